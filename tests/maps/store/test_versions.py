@@ -16,7 +16,7 @@ from tests.maps.store.test_edits import sound
 from tfa.errors import BadCalibration, BadMap, BadSpec, BadWeights, StoreConflict, StoreUnavailable, UnknownImage
 from tfa.maps import PlaceMap
 from tfa.maps.storage import MemoryStorage
-from tfa.maps.store import StoreStorage, edits, publish
+from tfa.maps.store import StoreStorage, edits, publish, republish, storage
 from tfa.maps.store.header import ABANDONED, Builder, claim_key, claim_map, header_key
 from tfa.maps.store.publish import Publisher
 from tfa.maps.store.storage import StoreSnapshot
@@ -279,6 +279,55 @@ def test_a_head_that_was_active_before_is_activated_without_new_vectors(town, an
     assert sound(town) == PLACES
     assert town.activate(None) is None
     assert town.storage.versions.now(fresh=True).header.collections == used
+
+
+@pytest.mark.parametrize("verb", ["calibrate", "activate", "drop", "rollback"])
+def test_an_edit_that_began_before_a_claim_is_not_lost(verb, town, another, camera, tmp_path, monkeypatch):
+    town.calibrate(camera, "night")
+    town.activate(None)
+    real, other, new = republish.settle_edits, another(), photo(tmp_path / "new.png", 40)
+
+    def edit_after(*args, **named):
+        view = real(*args, **named)
+        monkeypatch.setattr(republish, "settle_edits", real)
+        with monkeypatch.context() as patch:
+            patch.setattr(edits, "read_builder", lambda *_: None)  # it looked before the claim
+            other.remove([2])
+            other.add([new])
+        return view
+
+    monkeypatch.setattr(republish, "settle_edits", edit_after)
+    if verb == "calibrate":
+        town.calibrate(camera, "fog")
+    elif verb == "activate":
+        town.activate("night")
+    elif verb == "drop":
+        town.drop_calibration("night")
+    else:
+        town.storage.rollback()
+        assert sound(town) == PLACES
+        assert town.storage.versions.now(fresh=True).header.next_id == PLACES + 1
+        town.storage.rollback()
+    assert sorted(record.id for record in town.images) == sorted({*range(PLACES + 1)} - {2})
+    assert sound(town) == PLACES
+    assert town.storage.versions.now(fresh=True).header.next_id == PLACES + 1
+
+
+def test_a_calibration_that_is_activated_meanwhile_is_not_dropped(town, another, camera, monkeypatch):
+    town.calibrate(camera, "night")
+    real, other = storage.forget_head, another()
+
+    def activate_first(*args):
+        other.activate("night")
+        return real(*args)
+
+    monkeypatch.setattr(storage, "forget_head", activate_first)
+    with pytest.raises(StoreConflict, match="calibration 'night' was activated meanwhile; try again"):
+        town.drop_calibration("night")
+    assert (town.storage.versions.now(fresh=True).header.active, sound(town)) == ("night", PLACES)
+    monkeypatch.setattr(storage, "forget_head", real)
+    town.drop_calibration("night")
+    assert (town.calibrations, sound(town)) == ([], PLACES)
 
 
 def interrupt(patch, place, name):

@@ -123,9 +123,10 @@ class Publisher:
         self.version = max([known, self.version, *list_versions(self.store, self.name)]) + 1
         return self.version
 
-    def look(self) -> None:
-        """Read the current header, which the publication will replace."""
+    def look(self) -> bytes | None:
+        """Read and return the current header, which the publication will replace."""
         self._before = self.store.read_latest(header_key(self.name))
+        return self._before
 
     def finish(self, skeleton_folder: Path, reduction: Reduction, moments: Moments, facts: VersionFacts) -> StoreHeader:
         """Write the documents, then swap the header. `skeleton_folder` is a map of `versions.write_skeleton`."""

@@ -12,10 +12,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from tfa.core.progress import Progress, as_progress
-from tfa.errors import BadSpec
+from tfa.errors import BadSpec, StoreConflict
 from tfa.maps.state import MapState
 from tfa.maps.store.edits import settle_edits
 from tfa.maps.store.header import ABANDONED, StoreHeader, read_document, version_folder
@@ -24,7 +22,7 @@ from tfa.maps.store.rows import SpaceRows, find_holder, fit_store_reduction, rea
 from tfa.maps.store.versions import MapView, Version, Versions, put_skeleton, write_skeleton
 from tfa.maps.upkeep import UPLOADS
 from tfa.search.reduced import Moments
-from tfa.search.store import Collection, Entries, Store, hide_password, open_map_store
+from tfa.search.store import Entries, Store, hide_password, open_map_store
 
 if TYPE_CHECKING:
     from tfa.maps.store.storage import StoreStorage
@@ -35,14 +33,15 @@ if TYPE_CHECKING:
 
 def view_without_pending_edits(versions: Versions, publisher: Publisher) -> MapView:
     """Return the claimed map after pending edits are finished."""
-    view = settle_edits(versions, building=True, patience=ABANDONED + 5)
-    publisher.look()
-    return view
+    while True:
+        view = settle_edits(versions, building=True, patience=ABANDONED + 5)
+        if publisher.look() == view.content:  # else an editor that looked before the claim was faster
+            return view
 
 
 def write_version(
     publisher: Publisher, view: MapView, state: MapState, progress: Progress, move: Callable[[str], str] = str
-) -> tuple[Version, Collection]:
+) -> Version:
     """Write all images under the active head of `state` to a new, unpublished collection; `move` changes paths."""
     head, header = state.chosen(), view.header
     scorer, source = head.stored.scorer, view.active.collection
@@ -61,8 +60,7 @@ def write_version(
             payload = [{**one, "path": move(one["path"])} for one in page.payload]
             parts.append(write_entries(collection, rows.entries(scorer, reduction, page.ids, payload)))
     collection.seal(header.index)
-    empty = Moments(0, np.zeros(header.dims), np.zeros((header.dims, header.dims)))
-    return Version(head, collection, reduction, Moments.total([empty, *parts])), collection
+    return Version(head, collection, reduction, Moments.total([Moments.empty(header.dims), *parts]))
 
 
 def publish_version(publisher: Publisher, view: MapView, state: MapState, version: Version) -> StoreHeader:
@@ -88,8 +86,7 @@ def switch_head(publisher: Publisher, versions: Versions, name: str, progress: P
             taken = {key: getattr(before, key) for key in ("version", "moments", "active", "active_digest")}
             publisher.swap(view.header.changed(**taken))
             return
-        version, _ = write_version(publisher, view, state, progress)
-        publish_version(publisher, view, state, version)
+        publish_version(publisher, view, state, write_version(publisher, view, state, progress))
 
 
 def forget_head(publisher: Publisher, versions: Versions, name: str) -> None:
@@ -97,6 +94,8 @@ def forget_head(publisher: Publisher, versions: Versions, name: str) -> None:
     with publisher.claim("calibrated"):
         view = view_without_pending_edits(versions, publisher)
         state = view.state.without_calibration(name)
+        if view.header.active == name:  # the caller has activated another head
+            raise StoreConflict(f"calibration {name!r} was activated meanwhile; try again")
         number = publisher.next_version()
         with tempfile.TemporaryDirectory(prefix="tfa-publish-") as folder:
             write_skeleton(Path(folder) / "skeleton.tfa", state)
