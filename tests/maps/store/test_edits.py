@@ -259,6 +259,32 @@ def test_an_addition_that_was_settled_under_way_is_counted(town, another, camera
     assert town.storage.versions.now(fresh=True).header.placed == PLACES + 2
 
 
+@pytest.mark.parametrize("copied", [True, False], ids=["before", "after"])
+def test_an_addition_that_was_taken_for_dead_leaves_no_rows_in_the_previous_version(
+    copied, town, another, camera, tmp_path, monkeypatch
+):
+    new = [photo(tmp_path / "new" / f"@{place}@{place}@.png", place) for place in (40, 41)]
+    real, other = edits.write_entries, another()
+
+    def write_late(collection, entries):
+        monkeypatch.setattr(edits, "write_entries", real)
+        fall_silent(other)
+        other.remove([2])
+        if copied:  # no header counts these rows when they are calibrated
+            real(collection, entries)
+        other.calibrate(camera, "night")
+        return real(collection, entries)
+
+    monkeypatch.setattr(edits, "write_entries", write_late)
+    assert town.add(new).added == [PLACES, PLACES + 1]
+    assert sound(town) == PLACES + 1
+    town.storage.rollback()
+    assert sound(town) == len(list(town.records())) == PLACES - 1
+    town.storage.rollback()
+    town.activate(None)
+    assert sound(town) == len(list(town.records())) == PLACES + 1
+
+
 def rebuild_when(claimed, town, url, size, tmp_path, monkeypatch):
     """Publish another map at the URL after the first swap of the header, or before the second one."""
     paths = [photo(tmp_path / "rebuilt" / f"@{place}@{place}@.png", 30 + place) for place in range(size)]

@@ -96,7 +96,7 @@ def add_images(versions: Versions, new: NewImages) -> list[int]:
     settle_edits(versions)
     token, count = secrets.token_hex(8), len(new.records)
     counted: set[int] | None = None  # by a process that took this one for dead
-    ids, origin = range(0), 0
+    ids, origin, written = range(0), 0, 0
 
     def claim_ids(view: MapView) -> StoreHeader:
         nonlocal ids, origin
@@ -106,10 +106,11 @@ def add_images(versions: Versions, new: NewImages) -> list[int]:
         return _with(view.header, token, pending, next_id=first + count)
 
     def check_origin(view: MapView) -> None:
+        before = view.header.before
+        if before is not None and before.version == written != view.header.version:  # it may not count the images
+            there = _read_settled(versions, before, token) if counted is None else counted
+            versions.store.open(before.collection).delete([own for own in ids if own not in there])
         if view.header.origin != origin:  # the new map has other spaces, and may have images of these ids
-            before = view.header.before
-            if before is not None and token in before.pending:  # a rollback would restore the images
-                versions.store.open(before.collection).delete(ids)
             raise StoreConflict(f"{versions.url} was rebuilt during the addition; nothing was added, add it again")
 
     view = _swap_header(versions, claim_ids)
@@ -132,10 +133,8 @@ def add_images(versions: Versions, new: NewImages) -> list[int]:
             write_entries(view.active.collection, entries)
             written = view.header.version
         elif gone and counted is None:
-            counted = set(json.loads(versions.store.read_latest(_settled_key(view.header, token)) or b"[]"))
+            counted = _read_settled(versions, view.header, token)
         rest = [place for place, own in enumerate(ids) if own not in (counted or ())]
-        if not rest:
-            return None
         placed = sum(new.records[place].position is not None for place in rest)
         return _count_images(versions, view, Moments.of(entries.vectors[rest]), token, placed=placed, fitted=0)
 
@@ -146,6 +145,10 @@ def add_images(versions: Versions, new: NewImages) -> list[int]:
 def _settled_key(header: StoreHeader, token: str) -> str:
     """Return the key of the ids that `_settle_one` counted. It begins as moments do and is erased with the version."""
     return f"{version_folder(header.name, header.version)}moments-settled-{token}"
+
+
+def _read_settled(versions: Versions, header: StoreHeader, token: str) -> set[int]:
+    return set(json.loads(versions.store.read_latest(_settled_key(header, token)) or b"[]"))
 
 
 def remove_images(versions: Versions, ids: Sequence[int]) -> list[int]:
