@@ -61,6 +61,7 @@ from tfa.maps import PlaceMap
 from tfa.maps.folder.writer import MAP_FILE_NAME
 from tfa.maps.store import edits
 from tfa.maps.store.republish import copy_map
+from tfa.maps.store.rows import SpaceRows, read_ranks
 from tfa.report.prunable import find_prunable
 from tfa.search import store as stores
 from tfa.search.reduced import Moments
@@ -246,10 +247,15 @@ class History:
         assert view.active.moments.count == len(photos)
         assert self.matches_previous(self.model), "a rollback would restore other images"
         if not about.pending:
-            pages = [page.vectors for page in view.active.collection.pages()]
-            expected = Moments.of(np.concatenate(pages) if pages else np.empty((0, DIMS)))
-            assert expected.count == about.count, f"{expected.count} rows, the header counts {about.count}"
-            np.testing.assert_allclose(view.active.moments.second, expected.second, atol=1e-4)
+            for version in view.versions.values():  # the previous one, too, if it has the same images
+                moments, scorer = Moments.empty(DIMS), version.head.stored.scorer
+                for page in version.collection.pages():
+                    rows = SpaceRows.of_bytes(page.full, read_ranks(scorer))
+                    expected = version.reduction.of_images(*rows.compiled(scorer))
+                    np.testing.assert_allclose(page.vectors, expected, atol=1e-4, err_msg=version.head.name)
+                    moments += Moments.of(page.vectors)
+                assert moments.count == about.count, f"{moments.count} rows, the header counts {about.count}"
+                np.testing.assert_allclose(version.moments.second, moments.second, atol=1e-4)
 
     def resolve(self, fresh: PlaceMap, seen: Seen) -> None:
         """Decide about interrupted additions that another editor has finished: all of one is there, or nothing."""
