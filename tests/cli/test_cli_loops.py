@@ -77,6 +77,10 @@ def test_a_page_draws_the_drive_and_its_loops(run, drive):
     assert plan["track"][:5] == [[0.0, 0.5], [1.0, 0.5], [2.0, 0.5], None, [4.0, 0.5]]
     placed = [(query, match) for query, match in pairs if match != 3]  # frame 3 has no position
     assert [loop[:2] for loop in plan["loops"]] == [[[q % LAP, 1.5], [m % LAP, m // LAP + 0.5]] for q, m in placed]
+    assert frames["closed"] == []
+    assert len(plan["closed"]) == 2 * LAP - 1
+    gaps = [np.linalg.norm(np.subtract(*(plan["closed"][one - (one > 3)] for one in pair))) for pair in placed]
+    assert np.mean(gaps) < 0.9  # 1 m before
     assert plan["loops"][-1][2].startswith(f"drive/{pairs[-1][0]:03d}.png shows drive/{pairs[-1][1]:03d}.png")
 
 

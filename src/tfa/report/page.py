@@ -12,6 +12,7 @@ from markupsafe import Markup
 
 from tfa.core.files import write_text
 from tfa.errors import BadImage
+from tfa.online.closed_path import close_path
 from tfa.online.sequence_filter import project_to_meters
 from tfa.photos.images import as_rgb
 from tfa.report.html import TEMPLATES, bars, embed_json, embed_photo, render_template
@@ -60,10 +61,12 @@ def write_report(path: Path, report: Mapping[str, Any]) -> None:
 def write_loops_page(
     path: Path, result: LoopsResult, names: Sequence[str], positions: Sequence[Position | None]
 ) -> None:
-    """Write a plan of a drive with its loops; without positions, a plot of frames against earlier frames."""
+    """Write a plan of a drive before and after its loops; without positions, a plot of frames against earlier frames."""
     placed = {node: one for node, one in enumerate(positions) if one is not None}
     track: list[list[float] | None] = [[0, 0], [len(names), len(names)]]
     ends: list[tuple[list[float] | None, ...]] = [([float(one.query), one.match],) * 2 for one in result.pairs]
+    closed: list[list[float]] = []
+    intro = [f"{len(result.pairs):,} of {result.frames:,} frames show an earlier place."]
     hint = "Each dot is a loop: frame number to the right, earlier frame upward. Click one to see its frames."
     kinds = {one.is_global for one in placed.values()}
     if len(kinds) == 1:
@@ -71,13 +74,20 @@ def write_loops_page(
         points = dict(zip(placed, (project_to_meters(*pairs.T) if True in kinds else pairs).tolist(), strict=True))
         track = [points.get(node) for node in range(len(names))]
         ends = [(track[one.query], track[one.match]) for one in result.pairs]
-        hint = "The line is the drive. Click the end of a loop to see its frames."
+        rows = {node: row for row, node in enumerate(points)}
+        before = np.array([*points.values()])
+        known = [(rows[one.query], rows[one.match]) for one in result.pairs if {one.query, one.match} <= rows.keys()]
+        after = close_path(before, known)
+        closed = after.tolist()
+        intro.append(
+            f"Closed by its loops, the path changes by up to {np.linalg.norm(after - before, axis=1).max():.1f} m."
+        )
+        hint = "Gray: the path before. Blue: closed by its loops. Click the end of a loop to see its frames."
     texts = [f"{names[one.query]} shows {names[one.match]}" for one in result.pairs]
     loops = [(*end, text) for end, text in zip(ends, texts, strict=True) if None not in end]
     page = render_template(
         TEMPLATES / "loops.html", title="Loops of a drive", hint=hint, script=Markup(plan_view_script()),
-        intro=[f"{len(texts):,} of {result.frames:,} frames show an earlier place."],
-        content=embed_json({"track": track, "loops": loops}),
+        intro=intro, content=embed_json({"track": track, "closed": closed, "loops": loops}),
     )  # fmt: skip
     write_text(path, page)
 
