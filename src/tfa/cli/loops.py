@@ -38,7 +38,7 @@ def loops(
         options.out_option(metavar="FILE", help="Write loops to .csv, .json, .g2o, .mcap or pairs .txt; repeatable."),
     ] = None,
     html: Annotated[
-        Path | None, options.file_option(metavar="FILE.html", help="Draw the drive and its loops as one page.")
+        Path | None, options.file_option(metavar="FILE.html", help="Draw the drive before and after its loops as one page.")
     ] = None,
     state: Annotated[
         Path | None, options.file_option(metavar="FILE", help="Keep the state here; an interrupted run resumes.")
