@@ -41,7 +41,7 @@ from tfa.maps.store.rows import (
     seal_patches,
     write_patches,
 )
-from tfa.maps.store.versions import SKELETON_IMAGES, digest_head, put_skeleton, write_skeleton
+from tfa.maps.store.versions import SKELETON_IMAGES, fingerprint_head, put_skeleton, write_skeleton
 from tfa.search.reduced import Moments, Reduction
 from tfa.search.store import Collection, Entries, Store
 
@@ -149,7 +149,7 @@ class Publisher:
 
     def finish_state(self, state: MapState, reduction: Reduction, moments: Moments, facts: VersionFacts) -> StoreHeader:
         """Finish with `state` as the skeleton."""
-        facts = replace(facts, active_digest=digest_head(state.chosen()))
+        facts = replace(facts, active_digest=fingerprint_head(state.chosen()))
         with tempfile.TemporaryDirectory(prefix="tfa-publish-") as folder:
             write_skeleton(Path(folder) / "skeleton.tfa", state)
             return self.finish(Path(folder) / "skeleton.tfa", reduction, moments, facts)

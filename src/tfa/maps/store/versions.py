@@ -205,7 +205,7 @@ def _prepare_skeleton(state: MapState) -> MapState:
     return tied
 
 
-def digest_head(head: NamedHead) -> str:
+def fingerprint_head(head: NamedHead) -> str:
     """Return a digest that differs between two calibrations of one name."""
     return hash_json([head.decisions, head.evidence, head.calibration])
 
@@ -214,4 +214,4 @@ def _is_reusable(before: StoreHeader, header: StoreHeader, state: MapState) -> b
     """Return True if the previous version has the same images and a head of `state`."""
     if before.edits != header.edits or before.dims != header.dims or before.active not in header.heads:
         return False
-    return before.active == DATABASE or before.active_digest == digest_head(state.chosen(before.active))
+    return before.active == DATABASE or before.active_digest == fingerprint_head(state.chosen(before.active))
