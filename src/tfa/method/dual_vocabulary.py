@@ -161,11 +161,6 @@ class DualHead(BaseHead):
         )
         return replace(self, decisions=decisions, scorers=_replicas(members), data_used="target")
 
-    def select_branch(self, name: str) -> DualHead:
-        """Return the head with one of its branches, "source" or "map"."""
-        members = {key: member for key, member in self.members.items() if key[0] == name}
-        return replace(self, members=members, scorers=_replicas(members))
-
 
 def fit_dual_head(
     tokens: Tokens,

@@ -18,6 +18,7 @@ from tfa_bench.heads.controls import (
     calibrate_by,
     calibrate_on_database,
     fit_by,
+    select_branch,
     under_control,
     under_control_of_target,
 )
@@ -164,7 +165,7 @@ def dual():
 
 def test_the_branches_of_a_dual_head_add_up_calibrated_or_not(dual):
     target = seen_again(world(20))
-    source, mapped = dual.select_branch("source"), dual.select_branch("map")
+    source, mapped = select_branch(dual, "source"), select_branch(dual, "map")
     for replica in (0, 1, 2, "ensemble"):
         parts = source.scores(target, replica) + mapped.scores(target, replica)
         np.testing.assert_allclose(parts, dual.scores(target, replica), atol=1e-4)
@@ -175,7 +176,7 @@ def test_the_branches_of_a_dual_head_add_up_calibrated_or_not(dual):
 
 def test_a_dual_head_calibrated_on_its_database_leaves_each_image_out(dual):
     database, target = world(20), seen_again(world(20))
-    branch = dual.select_branch("map")
+    branch = select_branch(dual, "map")
     scores = branch.scores(database).astype(np.float64)
     np.fill_diagonal(scores, -np.inf)
     usual = np.log(np.exp(scores).sum(axis=0) / (len(database) - 1))

@@ -36,7 +36,7 @@ from tfa.method.database import METHOD_RULES, Rules, decide_from_database
 from tfa.method.decisions import DatabaseEvidence, Decisions, TargetDecisions, TargetEvidence
 from tfa.method.dual_vocabulary import DualHead
 from tfa.method.evidence import Candidate
-from tfa.method.head import BaseHead, Head, ReplicaName, assemble
+from tfa.method.head import ENSEMBLE, BaseHead, Head, ReplicaName, assemble
 from tfa.method.residuals import ASSIGNMENT_KINDS, HARD, SOFT, describe_residuals
 from tfa.method.scorer import Scorer, join_scorers
 from tfa.method.target import decide_from_target
@@ -311,7 +311,7 @@ def dual_part_card(name: str, *supplied: Any) -> HeadCard | None:
         assert isinstance(fitted, RetrieverHead)
         dual = fitted.retriever
         assert isinstance(dual, DualHead)
-        changed = dual.select_branch(branch) if branch else calibrate_on_database(dual, database.tokens)
+        changed = select_branch(dual, branch) if branch else calibrate_on_database(dual, database.tokens)
         return dataclasses.replace(fitted, retriever=changed)
 
     if branch:
@@ -320,6 +320,14 @@ def dual_part_card(name: str, *supplied: Any) -> HeadCard | None:
     settings = {**base.settings, "score_calibration": "database"}
     title = "TFA dual, calibrated on the database"
     return dataclasses.replace(base, name=name, title=title, fit=fit, settings=settings, note=_DATABASE_NOTE)
+
+
+def select_branch(head: DualHead, name: str) -> DualHead:
+    """Return the head with one of its branches, "source" or "map"."""
+    members = {key: member for key, member in head.members.items() if key[0] == name}
+    scorers: dict[ReplicaName, Scorer] = {s: join_scorers([member]) for (_, s), member in members.items()}
+    scorers[ENSEMBLE] = join_scorers([members[key] for key in sorted(members)])
+    return dataclasses.replace(head, members=members, scorers=scorers)
 
 
 def calibrate_on_database(head: DualHead, database: Tokens) -> DualHead:
