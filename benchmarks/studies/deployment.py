@@ -31,7 +31,7 @@ from studies.options import at_least, load_datasets, make_parser, open_encoder, 
 from studies.speed.fit import synthetic_tokens
 from tfa import pipeline
 from tfa.cli.console import delivered, say
-from tfa.core.arrays import backend_for, choose_device, l2_normalize, to_numpy
+from tfa.core.arrays import Array, backend_for, choose_device, l2_normalize, to_numpy
 from tfa.core.progress import SilentProgress
 from tfa.core.tokens import Tokens
 from tfa.encoders import parse_encoder
@@ -182,7 +182,14 @@ def make_calls(scorer: Scorer, queries: Tokens, device: str) -> list[Callable[[]
         return [partial(rank_on_cpu, scorer, Tokens(*one)) for one in alone]
     on_device = DeviceScorer(scorer, backend)
     put = [(on_device.put(patches), None if cls is None else on_device.put(cls)) for patches, cls in alone]
-    return [partial(on_device.search, *one, k=TOP) for one in put]
+    return [partial(rank_on_device, on_device, *one) for one in put]
+
+
+def rank_on_device(scorer: DeviceScorer, patches: Array, cls: Array | None) -> tuple[Array, Array]:
+    """Return indices and scores of the best images, (q, k), on the device; ties go to the smaller index."""
+    scores = scorer.score_features(scorer.features(patches, cls))
+    best = scorer.backend.xp.argsort(scores, axis=1, descending=True, stable=True)[:, :TOP]
+    return best, scorer.backend.xp.take_along_axis(scores, best, axis=1)
 
 
 def rank_on_cpu(scorer: Scorer, queries: Tokens) -> np.ndarray:
@@ -272,7 +279,7 @@ def retrieve(scorer: Scorer, queries: Tokens, device: str) -> np.ndarray:
     on_device, best = DeviceScorer(scorer, backend), []
     for batch in queries.batches():
         cls = None if queries.cls is None else on_device.put(queries.cls[batch.start : batch.stop])
-        best.append(to_numpy(on_device.search(on_device.put(batch.patches), cls, TOP)[0]))
+        best.append(to_numpy(rank_on_device(on_device, on_device.put(batch.patches), cls)[0]))
     return np.concatenate(best).astype(np.int64)
 
 

@@ -53,12 +53,6 @@ class DeviceScorer:
             total = total + term.weight * (feature @ gallery.T)
         return total if self._duplicates is None else total[:, self._duplicates]  # duplicates tie to the last bit
 
-    def search(self, patches: Array, cls: Array | None, k: int) -> tuple[Array, Array]:
-        """Return indices and scores of the k best images, (q, k); ties go to the smaller index."""
-        scores = self.score_features(self.features(patches, cls))
-        best = self.backend.xp.argsort(scores, axis=1, descending=True, stable=True)[:, :k]
-        return best, self.backend.xp.take_along_axis(scores, best, axis=1)
-
     def put(self, array: np.ndarray) -> Array:
         """Copy an array to the device in the scorer's dtype."""
         return self.backend.put(array, self.scorer.dtype)
