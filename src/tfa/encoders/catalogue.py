@@ -147,9 +147,8 @@ class Card:
     def mlp_width(self) -> int:
         if self.mlp == "gelu":
             return 4 * self.width
-        return (
-            (4 * self.width * 2 // 3 + 7) // 8 * 8
-        )  # SwiGLU has a third matrix, so two thirds of the width, rounded up to a multiple of 8
+        # SwiGLU has a third matrix, so two thirds of the width, rounded up to a multiple of 8.
+        return (4 * self.width * 2 // 3 + 7) // 8 * 8
 
 
 _SIZES = {

@@ -235,10 +235,8 @@ def is_whole(path: Path, package: Package) -> bool:
         _, metadata, _ = read_tensor_header(path)
     except (TfaError, OSError):
         return False
-    return package.sha256 in (
-        metadata.get("sha256"),
-        metadata.get("onnx_sha256"),
-    )  # the second key is from older caches
+    # The second key is from older caches.
+    return package.sha256 in (metadata.get("sha256"), metadata.get("onnx_sha256"))
 
 
 def check_numbers(path: Path, digest: str, expected: str) -> None:
