@@ -18,9 +18,7 @@ from tfa.types import ActiveCalibration, CalibrateOptions, CalibrationResult, En
 @takes(chosen=CalibrateOptions, encoding=Part(EncoderOptions, (*ENCODING, "skip_bad")))
 def calibrate_command(
     map: options.MapPath,
-    photos: Annotated[
-        list[Path] | None, typer.Argument(metavar="PHOTOS", exists=True, help="Photos, or folders searched for photos.")
-    ] = None,
+    photos: Annotated[list[Path] | None, options.photos_argument] = None,
     *,
     chosen: CalibrateOptions,
     activate: Annotated[

@@ -310,9 +310,8 @@ MapPath = Annotated[
     MapLocation,
     typer.Argument(metavar="MAP|URL", parser=MapLocation, help="Map folder, or the URL of a map in a store."),
 ]
-PhotosArgument = Annotated[
-    list[Path], typer.Argument(metavar="PHOTOS", exists=True, help="Photos, or folders searched for photos.")
-]
+photos_argument = typer.Argument(metavar="PHOTOS", exists=True, help="Photos, or folders searched for photos.")
+PhotosArgument = Annotated[list[Path], photos_argument]
 EncoderOption = Annotated[
     str,
     typer.Option(
