@@ -38,7 +38,8 @@ def loops(
         options.out_option(metavar="FILE", help="Write loops to .csv, .json, .g2o, .mcap or pairs .txt; repeatable."),
     ] = None,
     html: Annotated[
-        Path | None, options.file_option(metavar="FILE.html", help="Draw the drive before and after its loops as one page.")
+        Path | None,
+        options.file_option(metavar="FILE.html", help="Draw the path before and after its loops as a page."),
     ] = None,
     state: Annotated[
         Path | None, options.file_option(metavar="FILE", help="Keep the state here; an interrupted run resumes.")
@@ -115,25 +116,24 @@ def loops(
     if json:
         print_json(result)
         return
-    runs = _group_runs(result.pairs)
-    for first, last, count in runs[:_SHOWN]:
-        later, earlier = (
-            " to ".join(dict.fromkeys(closer.names[node] for node in nodes)) for nodes in zip(first, last, strict=True)
-        )
-        say(f"  {later} shows {earlier} ({format_count(count, 'frame')})")
-    if len(runs) > _SHOWN:
-        say(f"  and {len(runs) - _SHOWN:,} more")
+    stretches = _group(result.pairs)
+    for pairs in stretches[:_SHOWN]:
+        ends = dict.fromkeys([pairs[0], pairs[-1]])
+        later, earlier = (" to ".join(closer.names[node] for node in nodes) for nodes in zip(*ends, strict=True))
+        say(f"  {later} shows {earlier} ({format_count(len(pairs), 'frame')})")
+    if len(stretches) > _SHOWN:
+        say(f"  and {len(stretches) - _SHOWN:,} more")
     say(f"{format_count(len(result.pairs), 'frame')} of {result.frames:,} show an earlier place")
     show_notes([*queries.notes, *notes], [(one.file, one.reason) for one in result.skipped])
 
 
-def _group_runs(pairs: Sequence[LoopPair]) -> list[tuple[tuple[int, int], tuple[int, int], int]]:
-    """Return the first and the last pair of every stretch of a drive that shows an earlier one, and its pairs."""
-    runs: list[tuple[tuple[int, int], tuple[int, int], int]] = []
+def _group(pairs: Sequence[LoopPair]) -> list[list[tuple[int, int]]]:
+    """Group pairs of nodes by the stretches of a drive that show an earlier stretch."""
+    stretches: list[list[tuple[int, int]]] = []
     for pair in pairs:
         here = (pair.query, pair.match)
-        if runs and all(abs(a - b) <= _SAME_STRETCH for a, b in zip(here, runs[-1][1], strict=True)):
-            runs[-1] = (runs[-1][0], here, runs[-1][2] + 1)
+        if stretches and all(abs(a - b) <= _SAME_STRETCH for a, b in zip(here, stretches[-1][-1], strict=True)):
+            stretches[-1].append(here)
         else:
-            runs.append((here, here, 1))
-    return runs
+            stretches.append([here])
+    return stretches

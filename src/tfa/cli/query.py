@@ -189,14 +189,10 @@ def show_many(answers: Answers) -> None:
     verdicts = Counter(answer.verdict for answer in answers)
     counts = [f"{verdicts[one]:,} {one}" for one in VERDICTS if verdicts[one]]
     say(f"{format_count(len(answers), 'photo')}: {', '.join(counts)}")
-    reasons = Counter(_generalize(answer) for answer in answers if answer.verdict == NOT_RECOGNIZED)
-    for reason, count in reasons.most_common():
+    refused = [answer.reason for answer in answers if answer.verdict == NOT_RECOGNIZED]
+    # Without the number of frames since the camera was lost, equal reasons count as one.
+    for reason, count in Counter(re.sub(r" for \d+ frames?$", "", one) for one in refused).most_common():
         say(f"  not recognized because {reason}: {count:,}", style="yellow")
-
-
-def _generalize(answer: Answer) -> str:
-    """Return the reason of an answer, without the number of frames since the camera was lost."""
-    return re.sub(r" for \d+ frames?$", "", answer.reason)
 
 
 def _columns(answers: Iterable[Answer]) -> tuple[str, ...]:

@@ -94,12 +94,13 @@ def draw_match_pictures(
     out: Path, town: SampleTown, place_map: PlaceMap, answers: Sequence[Answer]
 ) -> list[MatchPicture]:
     """Draw the right and the wrong answer of highest confidence, if any; nothing without compact tokens."""
-    pictures = []
+    pictures, places = [], town.positives
     (out / ANSWER).unlink(missing_ok=True)  # remove images of an earlier run
     for right, name in PICTURES.items():
         picture = out / name
         picture.unlink(missing_ok=True)
-        of_kind = [answer for answer in answers if answer.hits and _is_right(answer, town) == right]
+        found_any = [answer for answer in answers if answer.hits]
+        of_kind = [one for one in found_any if (Path(one.hits[0].image).name in places[Path(one.query).name]) == right]
         if not of_kind or place_map.state.compact is None:
             continue
         explanation = explain_match(place_map, Path(max(of_kind, key=lambda answer: answer.confidence).query))
@@ -117,7 +118,3 @@ def draw_match_pictures(
         )
         pictures.append(MatchPicture(picture, title, text))
     return pictures
-
-
-def _is_right(answer: Answer, town: SampleTown) -> bool:
-    return Path(answer.hits[0].image).name in town.positives[Path(answer.query).name]

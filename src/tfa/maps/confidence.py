@@ -180,8 +180,10 @@ class Features:
         self, verified: Constants = VERIFIED_CONSTANTS, plain: Constants = UNVERIFIED_CONSTANTS
     ) -> np.ndarray:
         """Compute the confidence, `(q, k)`."""
-        of_verified, of_plain = (self._logistic(one) for one in (verified, plain))
-        return np.where(self.verified, of_verified, of_plain)
+        logits = (
+            by.offset + self.columns() @ (by.per_place, by.per_agreement, by.per_lead) for by in (verified, plain)
+        )
+        return 1 / (1 + np.exp(-np.where(self.verified, *logits)))
 
     def sure(self, confidence: np.ndarray) -> np.ndarray:
         """Return which hits of that confidence are sure, bool `(q, k)`."""
@@ -190,9 +192,6 @@ class Features:
     def columns(self) -> np.ndarray:
         """Stack place, agreement and clipped lead, `(…, 3)`."""
         return np.stack([self.place, self.agreement, np.clip(self.lead, 0, _MAX_LEAD)], axis=-1)
-
-    def _logistic(self, by: Constants) -> np.ndarray:
-        return 1 / (1 + np.exp(-(by.offset + self.columns() @ (by.per_place, by.per_agreement, by.per_lead))))
 
 
 def compute_confidence(ranked: Reranked, image_scores: ImageScores, k: int) -> tuple[np.ndarray, np.ndarray]:
@@ -230,9 +229,12 @@ def compute_features(ranked: Reranked, image_scores: ImageScores, k: int) -> Fea
         others, hits = images[:count], images[:k]
         scores = image_scores.between(hits, others)
         same = hits[:, None] == others
-        alike = np.where(same, 1.0, _alike(scores, *image_scores.mean_and_best(hits)))
+        mean, best = image_scores.mean_and_best(hits)
+        s = np.clip((scores - mean[:, None]) / np.maximum(best - mean, _EPSILON)[:, None], 0, 1)
+        alike = np.where(same, 1.0, s)
         temperature = (VERIFIED_CONSTANTS if compared else UNVERIFIED_CONSTANTS).temperature
-        place[row] = _logit(alike @ softmax(ranked.ordering[row, :count] / temperature))
+        share = np.clip(alike @ softmax(ranked.ordering[row, :count] / temperature), _LOWEST, _HIGHEST)
+        place[row] = np.log(share / (1 - share))
         agreement[row] = _correlation(scores, ranked.standardized[row, :count], ~same)
         if compared:
             roots = np.sqrt(ranked.evidence[row])
@@ -240,19 +242,9 @@ def compute_features(ranked: Reranked, image_scores: ImageScores, k: int) -> Fea
     return Features(place, agreement, np.where(verified[:, :k], lead, 0.0), verified[:, :k])
 
 
-def _alike(scores: np.ndarray, mean: np.ndarray, best: np.ndarray) -> np.ndarray:
-    """Return s from scores S(a, c), `(k, c)` each."""
-    return np.clip((scores - mean[:, None]) / np.maximum(best - mean, _EPSILON)[:, None], 0, 1)
-
-
 def softmax(values: np.ndarray) -> np.ndarray:
     shares = np.exp(values - values.max())
     return shares / shares.sum()
-
-
-def _logit(share: np.ndarray) -> np.ndarray:
-    share = np.clip(share, _LOWEST, _HIGHEST)
-    return np.log(share / (1 - share))
 
 
 def _correlation(scores: np.ndarray, standardized: np.ndarray, counts: np.ndarray) -> np.ndarray:

@@ -61,7 +61,7 @@ def write_report(path: Path, report: Mapping[str, Any]) -> None:
 def write_loops_page(
     path: Path, result: LoopsResult, names: Sequence[str], positions: Sequence[Position | None]
 ) -> None:
-    """Write a plan of a drive before and after its loops; without positions, a plot of frames against earlier frames."""
+    """Draw a drive before and after its loops; without positions, plot frames against earlier frames."""
     placed = {node: one for node, one in enumerate(positions) if one is not None}
     track: list[list[float] | None] = [[0, 0], [len(names), len(names)]]
     ends: list[tuple[list[float] | None, ...]] = [([float(one.query), one.match],) * 2 for one in result.pairs]

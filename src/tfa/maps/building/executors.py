@@ -99,7 +99,8 @@ class ProcessExecutor(Executor):
                             "lower build.workers or build.shard_size, and rerun the build to resume it"
                         ) from None
                     self._stop()
-                    done = [future for future in under_way if _has_result(future)]
+                    ended = [future for future in under_way if future.done() and not future.cancelled()]
+                    done = [future for future in ended if future.exception() is None]
                     results = [future.result() for future in done]
                     waiting.extendleft(item for future, item in under_way.items() if future not in done)
                     under_way.clear()
@@ -123,10 +124,6 @@ class ProcessExecutor(Executor):
 
     def close(self) -> None:
         self._stop()
-
-
-def _has_result(future: Future[Any]) -> bool:
-    return future.done() and not future.cancelled() and future.exception() is None
 
 
 def _start_worker(workers: int) -> None:

@@ -333,12 +333,8 @@ class AddUpDescriptors(StoredPass[Group]):
             shard = self.folder.needed(name_result("descriptors", number))
             if shard.facts["payload"]:
                 total = add_moments(total, shard["descriptors"])
-        return {"first": total.first, "upper": _upper_triangle(total.second)}, {"count": total.count}
-
-
-def _upper_triangle(matrix: np.ndarray) -> np.ndarray:
-    """Return the upper triangle of a matrix `(D, D)` row by row, `(D(D+1)/2,)`."""
-    return np.concatenate([matrix[row, row:] for row in range(len(matrix))])
+        upper = np.concatenate([row[number:] for number, row in enumerate(total.second)])  # (D (D + 1) / 2,)
+        return {"first": total.first, "upper": upper}, {"count": total.count}
 
 
 def add_triangle(total: Moments, part: WorkResult) -> Moments:

@@ -119,11 +119,6 @@ class _ManifestRow:
     session: str | None
 
 
-def _is_manifest(source: object) -> bool:
-    path = Path(str(source))
-    return path.suffix.lower() in (".csv", ".parquet") and path.is_file()
-
-
 def _read_manifest(path: Path) -> Iterator[tuple[str, _ManifestRow]]:
     """Yield rows with their location for messages. A relative uri is relative to the manifest."""
     rows = _parquet_rows(path) if path.suffix.lower() == ".parquet" else _csv_rows(path)
@@ -312,11 +307,12 @@ def list_photos(source: Any, *, positions: PositionsLike = None, skip_bad: bool 
 
 def _list(source: Any) -> Iterator[tuple[ListedPhoto, str | None]]:
     """Yield the photos of one source, each with an error or None."""
+    path = Path(str(source))
     if isinstance(source, str) and _is_remote(source):
         for uri, stamp in _list_bucket(source):
             yield ListedPhoto(uri, stamp=stamp), None
-    elif _is_manifest(source):
-        for where, row in _read_manifest(Path(source)):
+    elif path.suffix.lower() in (".csv", ".parquet") and path.is_file():
+        for where, row in _read_manifest(path):
             found = "" if _is_remote(row.uri) else _stamp(row.uri)
             missing = f"{where}: {row.uri} does not exist" if found is None else None
             yield ListedPhoto(row.uri, row.position, row.session, found or ""), missing

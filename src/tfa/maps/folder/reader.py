@@ -114,8 +114,9 @@ def _read(folder: Path, header: dict[str, Any], checksum: bool) -> MapState:
         images = _read_records(folder, header)
         for record in images:  # in place: copying frozen records would double the time to read them
             object.__setattr__(record, "path", resolve_path(record.path, root, here))
+        kind = "second-order" if header["head_kind"] == OLD_HEAD_KIND else str(header["head_kind"])
         state = MapState(
-            **{**{key: header[key] for key in AS_THEY_ARE}, "head_kind": _read_head_kind(header)},
+            **{**{key: header[key] for key in AS_THEY_ARE}, "head_kind": kind},
             heads=tuple(heads), images=images, removed=frozenset(header["removed"]),
             segments=tuple(header["segments"]), files=tuple(header["files"]), compact=_read_compact(folder, header),
             vocabularies=_read_vocabularies(folder, header), spaces=spaces, photo_root=root, digest=header["digest"],
@@ -127,10 +128,6 @@ def _read(folder: Path, header: dict[str, Any], checksum: bool) -> MapState:
     except (BadFile, BadPositions, KeyError, IndexError, ValueError, TypeError, AttributeError) as error:
         raise BadMap(f"{folder} is damaged ({error}); build it again", folder) from None
     return state
-
-
-def _read_head_kind(header: dict[str, Any]) -> str:
-    return "second-order" if header["head_kind"] == OLD_HEAD_KIND else str(header["head_kind"])
 
 
 def _read_records(folder: Path, header: dict[str, Any]) -> list[ImageRecord]:

@@ -210,17 +210,13 @@ def read_store_header(store: Store, name: str, url: str) -> tuple[StoreHeader, b
     """Read the header and its bytes. Raises BadMap with the existing maps if there is none."""
     content = store.read(header_key(name))
     if content is None:
-        there = _list_maps(store)
+        keys = store.keys("")
+        there = [key.removesuffix("/header") for key in keys if key.count("/") == 1 and key.endswith("/header")]
         near = get_close_matches(name, there, 1)
         hint = f"; did you mean {near[0]}?" if near else "."
         which = f"available: {', '.join(there[:10])}" if there else "the store has no maps"
         raise BadMap(f"there is no map {name!r} at {url} ({which}){hint} Build one with: tfa build PHOTOS --out URL")
     return parse_header(content, url), content
-
-
-def _list_maps(store: Store) -> list[str]:
-    every = store.keys("")
-    return [key.removesuffix("/header") for key in every if key.count("/") == 1 and key.endswith("/header")]
 
 
 # --- claim ---------------------------------------------------------------------------------------------------------

@@ -9,7 +9,7 @@ import contextlib
 import datetime
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -68,6 +68,12 @@ class VersionFacts:
     reach: float | None = None  # meters between images of one place
     notes: Sequence[str] = ()
     same_images: bool = False  # whether the previous version holds the same images
+
+    @classmethod
+    def of(cls, header: StoreHeader, **changes: Any) -> VersionFacts:
+        """Take the facts of another version, but for some."""
+        shared = {one.name: getattr(header, one.name) for one in fields(cls) if one.name != "same_images"}
+        return cls(**{**shared, **changes})
 
 
 class Publisher:

@@ -65,12 +65,8 @@ def write_version(
 
 def publish_version(publisher: Publisher, view: MapView, state: MapState, version: Version) -> StoreHeader:
     """Publish a version of the same images with the heads of `state`."""
-    header = view.header
-    facts = VersionFacts(
-        next_id=header.next_id, fitted=header.fitted, placed=header.placed, reach=header.reach, encoder=header.encoder,
-        heads=[one.name for one in state.heads], active=state.active, dtype=header.dtype, index=header.index,
-        patches=header.patches, notes=header.notes, same_images=True,
-    )  # fmt: skip
+    heads = [one.name for one in state.heads]
+    facts = VersionFacts.of(view.header, heads=heads, active=state.active, same_images=True)
     return publisher.finish_state(state, version.reduction, version.moments, facts)
 
 
@@ -156,12 +152,8 @@ def _copy(source: StoreStorage, view: MapView, copy: Publisher, progress: Progre
             name = key.removeprefix(header.skeleton_folder)
             if Path(name).name == name:
                 (Path(folder) / name).write_bytes(read_document(source.store, key))
-        facts = VersionFacts(
-            next_id=header.next_id, encoder=header.encoder, heads=header.heads, active=header.active,
-            active_digest=header.active_digest, dtype=header.dtype, index=index, patches=patches, fitted=header.fitted,
-            placed=header.placed, reach=header.reach,
-            notes=[*header.notes, f"copy of version {header.version} of {source.location}"],
-        )  # fmt: skip
+        notes = [*header.notes, f"copy of version {header.version} of {source.location}"]
+        facts = VersionFacts.of(header, index=index, patches=patches, notes=notes)
         return copy.finish(Path(folder), view.active.reduction, view.active.moments, facts)
 
 
