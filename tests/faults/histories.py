@@ -1,6 +1,6 @@
 """Random histories of a map, compared after each operation with a plain model of what the map must hold.
 
-    python -m tests.faults.histories --operations 200000 --seed 1 --where folder|memory|lance|postgres
+    python -m tests.faults.histories --operations 200000 --seed 1 --where folder|memory|postgres|lance|milvus|qdrant
 
 A history is a list of operations on one map by two editors: additions, removals, refits, calibrations, merges,
 rollbacks, queries, kills inside an edit, and edits by two processes at once. The seed of the run and the number of a
@@ -93,6 +93,7 @@ class History:
     def __post_init__(self) -> None:
         self._marks = 0
         self.in_store = "://" in self.url
+        self.in_process = self.url.startswith(("memory:", "qdrant:"))  # one process has the store
         built = open_map(str(self.world.folder / f"{self.kind}.tfa"))
         if self.in_store:
             built.publish(self.url, dims=DIMS).close()
@@ -389,7 +390,7 @@ class History:
         self.log[-1] += f" {life} {operation}"
         before = Seen.of(open_map(self.url))
         self.untidy = True
-        ended = self.kill_here(operation, life) if self.url.startswith("memory:") else self.kill_child(operation, life)
+        ended = self.kill_here(operation, life) if self.in_process else self.kill_child(operation, life)
         self.counts[f"kill: {operation[0]}"] += ended
         ids = range(before.next_id, before.next_id + len(operation[1])) if operation[0] == "add" else ()
         steps = [self.model, *self.outcomes(operation, ids)]
@@ -476,12 +477,11 @@ class History:
             return
         second = both[0]
         self.log[-1] += f" {first} {second}"
-        in_memory = self.url.startswith("memory:")
-        within = in_memory and first[0] in ("add", "remove", "rebuild") and self.rng.random() < 0.5
+        within = self.in_process and first[0] in ("add", "remove", "rebuild") and self.rng.random() < 0.5
         self.clock.real = not within
         if within:
             results = self.race_within(first, second)
-        elif in_memory:
+        elif self.in_process:
             results = self.race_threads(first, second)
         else:
             with self.child(second, None) as (_, pipe):
@@ -676,10 +676,10 @@ def open_place(where: str, folder: Path) -> Iterator[str]:
     elif where == "memory":
         stores._BUILT_IN["memory"] = "tests.search.memory_store:MemoryStore.connect"
         yield f"memory://{folder}"
-    elif where == "postgres":
-        from studies.scale.local_servers import PostgresServer
+    elif where in ("postgres", "milvus"):
+        from studies.scale.local_servers import MilvusServer, PostgresServer
 
-        server = PostgresServer()
+        server = PostgresServer() if where == "postgres" else MilvusServer(folder / "milvus")
         server.start()
         try:
             yield server.url
@@ -691,7 +691,7 @@ def open_place(where: str, folder: Path) -> Iterator[str]:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.faults.histories", description="Random histories of a map.")
-    parser.add_argument("--where", default="folder", help="folder, memory, lance or postgres")
+    parser.add_argument("--where", default="folder", help="folder, memory, postgres, lance, milvus or qdrant")
     parser.add_argument("--operations", type=int, default=2000)
     parser.add_argument("--seed", type=int, default=int(time.time()) % 100_000)
     parser.add_argument("--history", type=int, help="run only the history of that number")

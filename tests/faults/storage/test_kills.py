@@ -114,7 +114,7 @@ def loop_of_edits(folder: str, path: str, started: Any) -> None:
 
 
 def test_kills_at_any_moment_lose_nothing_that_was_acknowledged(world, tmp_path, campaign, processes):
-    rng, kills = random.Random(1), campaign.size(4, 350)
+    rng, kills = random.Random(1), campaign.size(4, 1300)
     for number in range(kills):
         path = world.map("paper", tmp_path / str(number))
         started = processes.Event()
