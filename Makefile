@@ -8,7 +8,7 @@
 #   make histories   random histories of edits, kills and queries, compared with a model (OPERATIONS=2000: fewer)
 #   make soak        an hour of 200 clients, a flood and a dying store; latency must hold (SECONDS=60: a minute)
 #   make docs        builds the documentation site in build/site; checks links and word counts
-#   make dist        builds wheels and sdists of both distributions in dist/
+#   make dist        builds wheels and sdists of both distributions in dist/, from files with known hashes
 #   make audit       checks the pinned dependencies for known vulnerabilities; needs a network
 PYTHON ?= python3
 VENV   ?= .venv
@@ -137,9 +137,15 @@ docs: $(VENV)/.installed
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[docs]'
 	$(BIN)/python docs/site/make_site.py build
 
-dist: $(VENV)/.installed
-	$(BIN)/python -m hatchling build --directory dist
-	cd benchmarks && $(abspath $(BIN))/python -m hatchling build --directory $(abspath dist)
+# A new environment has only files with known hashes. The wheel is installed there and started.
+dist:
+	rm -rf $(VENV)-dist dist
+	$(PYTHON) -m venv $(VENV)-dist
+	$(VENV)-dist/bin/python -m pip install --quiet --no-compile --require-hashes -r requirements-build.txt
+	$(VENV)-dist/bin/python -m hatchling build --directory dist
+	cd benchmarks && $(abspath $(VENV)-dist/bin/python) -m hatchling build --directory $(abspath dist)
+	$(VENV)-dist/bin/python -m pip install --quiet --no-deps --no-index dist/tfa_vpr-*.whl
+	$(VENV)-dist/bin/tfa --version
 
 clean:
-	rm -rf $(VENV) demo-out $(FAULTS_OUT) dist build
+	rm -rf $(VENV) $(VENV)-dist demo-out $(FAULTS_OUT) dist build

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
 import tarfile
@@ -34,14 +35,14 @@ print(tfa.__file__, tfa.__version__, (found[:, 0] == np.arange(12)).mean(), len(
 """
 
 
-def run(*command: object, **environment: str) -> str:
+def run(*command: object, cwd: Path = ROOT, **environment: str) -> str:
     done = subprocess.run(
         [str(part) for part in command],
         env={**os.environ, **environment},
         capture_output=True,
         text=True,
         check=False,
-        cwd=ROOT,
+        cwd=cwd,
     )
     assert done.returncode == 0, done.stderr
     return done.stdout
@@ -64,6 +65,18 @@ def test_an_installed_package_works(built, kind, tmp_path):
     told = run(sys.executable, "-c", USED, PYTHONPATH=str(tmp_path)).split("\n")
     assert Path(told[0]).is_relative_to(tmp_path)
     assert told[1:4] == [__version__, "1.0", "True"]
+
+
+def test_the_container_copies_what_a_build_needs(tmp_path):
+    pytest.importorskip("hatchling", reason="hatchling is not installed (pip install -e '.[dev]')")
+    lines = (ROOT / "examples/deploy/Dockerfile").read_text("utf-8").splitlines()
+    copied = [name for line in lines if line.startswith("COPY") and "--from" not in line for name in line.split()[1:-1]]
+    assert "requirements-build.txt" in copied
+    for name in copied:
+        copy = shutil.copytree if (ROOT / name).is_dir() else shutil.copy
+        copy(ROOT / name, tmp_path / name)
+    run(sys.executable, "-m", "hatchling", "build", "--target", "wheel", "--directory", tmp_path / "dist", cwd=tmp_path)
+    assert list((tmp_path / "dist").glob("tfa_vpr-*.whl"))
 
 
 def test_a_wheel_holds_every_file_of_the_package_and_nothing_else(built):

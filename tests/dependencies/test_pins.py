@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import tomllib
 from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
@@ -13,6 +14,7 @@ from packaging.utils import canonicalize_name
 from packaging.version import Version
 
 from tests.dependencies.audit import Audit, pins
+from tests.dependencies.hashes import HASHED, list_requirements
 from tfa.version import __version__
 
 ROOT = Path(__file__).parents[2]
@@ -30,9 +32,9 @@ def direct() -> list[Requirement]:
     return [one for one in needed if one.name not in {project["name"] for project in PROJECTS}]
 
 
-def reached() -> dict[str, str]:
-    """Whatever the project needs with all extras, as far as it is installed: versions by name."""
-    seen, versions, left = set[str](), dict[str, str](), direct()
+def reached(requirements: list[Requirement] | None = None) -> dict[str, str]:
+    """Return the versions of requirements and what they need, as far as it is installed; default: all extras."""
+    seen, versions, left = set[str](), dict[str, str](), requirements or direct()
     while left:
         one = left.pop()
         if str(one) in seen:
@@ -76,6 +78,17 @@ def test_what_is_installed_is_what_is_pinned():
     # A build for one kind of machine (2.13.0+cpu) is the same release.
     other = {name: version for name, version in reached().items() if Version(version).public != PINNED[name]}
     assert other == {}
+
+
+def test_the_files_of_a_build_have_hashes_and_the_pinned_versions():
+    lines = HASHED.read_text("utf-8").replace("\\\n", "").splitlines()
+    hashed = {line.split("==")[0]: line.split() for line in lines if not line.startswith("#")}
+    needed = reached([Requirement(one) for one in list_requirements()])
+    assert {canonicalize_name(name) for name in hashed} >= needed.keys() >= {"numpy", "fastapi", "hatchling"}
+    for name, (pin, *hashes) in hashed.items():
+        assert pin == f"{name}=={PINNED[canonicalize_name(name)]}"
+        assert hashes
+        assert all(re.fullmatch("--hash=sha256:[0-9a-f]{64}", one) for one in hashes), name
 
 
 WEAK = {"id": "PYSEC-1", "fix_versions": ["1.1"], "aliases": ["CVE-1"], "description": "long"}
