@@ -116,7 +116,7 @@ results: $(VENV)/.installed
 OPERATIONS ?= 200000
 SEED       ?= 1
 HISTORIES  := histories-folder-2 histories-memory-2 histories-postgres-100 histories-lance-400 histories-milvus-400 \
-              histories-qdrant-400
+              histories-qdrant-100
 .PHONY: $(HISTORIES)
 histories: $(HISTORIES)
 $(HISTORIES): histories-%: $(VENV)/.installed
