@@ -142,7 +142,8 @@ class EndingEncoder(GatedEncoder):
 def test_a_thread_that_fails_goes_on(town, caplog):
     encoder, place_map = EndingEncoder(), opened(town)
     queries = QueryQueue("town", lambda: place_map, encoder, ServiceSettings(batch_size=1), Metrics())
-    first = queries.answer(image(0), QueryOptions())
+    first, states = queries.answer(image(0), QueryOptions()), []
+    first.add_done_callback(lambda _: states.append(queries.state))
     assert encoder.entered.wait(PATIENCE)
     waiting = [queries.answer(image(place), QueryOptions(k=1)) for place in range(3)]
     encoder.gate.set()
@@ -150,6 +151,7 @@ def test_a_thread_that_fails_goes_on(town, caplog):
         first.result(PATIENCE)
     assert (refusal.value.status, refusal.value.headers) == (503, {"Retry-After": "1"})
     assert [future.result(PATIENCE).hits[0].id for future in waiting] == [0, 1, 2]
+    assert states == ["failed"]  # a caller with an error never sees a service that is ready
     assert "the query thread of town failed on a batch and continues" in caplog.text
     wait_until(lambda: queries.state == "ready")
     queries.close()

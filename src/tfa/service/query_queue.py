@@ -215,10 +215,10 @@ class QueryQueue:
             failure = error
             if not isinstance(error, TfaError):
                 _log.exception("batch of %d queries of %s failed", len(batch), self.name)
-        finally:
-            for query in batch:
-                if not query.future.done():
-                    query.future.set_exception(failure)
+        # An exception that ends the thread's work passes on: `_run` notes it before it answers.
+        for query in batch:
+            if not query.future.done():
+                query.future.set_exception(failure)
 
     def _answer_batch(self, batch: Sequence[WaitingQuery]) -> None:
         try:
