@@ -21,7 +21,7 @@ from tfa.photos.images import PhotoFile
 
 RETRIES = 3  # retries if the service is busy
 LONGEST_PAUSE = 30.0  # maximum seconds before a retry
-_IDLE = 8  # maximum idle connections
+_IDLE, _IDLE_SECONDS = 8, 4.0  # maximum of idle connections, and of their age: a service closes them after 5 s
 
 
 class ServiceError(TfaError):
@@ -54,7 +54,7 @@ class Connections:
     def __init__(self, url: str) -> None:
         parts = urlsplit(url)
         self._secure, self._netloc, self._root = parts.scheme == "https", parts.netloc, parts.path
-        self._idle: deque[HTTPConnection] = deque(maxlen=_IDLE)
+        self._idle: deque[tuple[HTTPConnection, float]] = deque(maxlen=_IDLE)  # each with the time of its last use
 
     def request(self, method: str, path: str, body: bytes | None, headers: Mapping[str, str], timeout: float) -> Reply:
         """Send a request; raise OSError or HTTPException without a response."""
@@ -69,17 +69,18 @@ class Connections:
         if response.will_close or len(self._idle) == _IDLE:
             connection.close()
         else:
-            self._idle.append(connection)
+            self._idle.append((connection, time.monotonic()))
         return reply
 
     def _take(self, timeout: float) -> HTTPConnection:
         """Return an idle connection that the service has not closed, or a new one."""
         while self._idle:
             try:
-                connection = self._idle.pop()
+                connection, used = self._idle.pop()
             except IndexError:  # another thread was faster
                 break
-            if not select.select([connection.sock], [], [], 0)[0]:  # readable without a request: closed
+            is_closed = bool(select.select([connection.sock], [], [], 0)[0])  # readable without a request
+            if not is_closed and time.monotonic() - used < _IDLE_SECONDS:
                 connection.sock.settimeout(timeout)
                 return connection
             connection.close()
@@ -89,7 +90,7 @@ class Connections:
 
     def close(self) -> None:
         while self._idle:
-            self._idle.pop().close()
+            self._idle.pop()[0].close()
 
 
 def encode_form(fields: Mapping[str, Any], files: Iterable[tuple[str, PhotoFile]]) -> tuple[bytes, str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from concurrent.futures import ThreadPoolExecutor
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from types import SimpleNamespace
@@ -57,7 +58,7 @@ def scripted():
 @pytest.fixture
 def pauses(monkeypatch):
     slept = []
-    monkeypatch.setattr("tfa._http.time", SimpleNamespace(sleep=slept.append))
+    monkeypatch.setattr("tfa._http.time", SimpleNamespace(sleep=slept.append, monotonic=time.monotonic))
     return slept
 
 
@@ -72,6 +73,14 @@ def test_calls_in_a_row_share_a_connection(scripted):
 def test_a_connection_that_the_server_closed_is_replaced(scripted):
     url, replies, seen = scripted
     replies += [(200, {"Connection": "close"}), (200, {})]
+    with Client(url) as client:
+        assert client.report() == client.report() == {"name": "town"}
+    assert seen == {"connections": 2, "requests": 2}
+
+
+def test_a_connection_that_the_server_may_be_closing_is_not_used(scripted, monkeypatch):
+    url, _, seen = scripted
+    monkeypatch.setattr("tfa._http._IDLE_SECONDS", 0)
     with Client(url) as client:
         assert client.report() == client.report() == {"name": "town"}
     assert seen == {"connections": 2, "requests": 2}

@@ -235,6 +235,25 @@ def test_a_connection_lost_inside_a_pipeline_is_closed_and_the_query_answered(po
     store.close()
 
 
+def test_images_that_are_deleted_during_a_search_do_not_fail_it(postgres, monkeypatch):
+    store = StoreContract.connect(postgres.url)
+    vectors, queries = make_vectors(12, 64)
+    collection = store.create("shrinking__v1", 64)
+    collection.write(make_entries(np.arange(12), vectors))
+    ids, scores = collection.nearest(queries[:3], 20)
+    written = type(collection)._sql
+
+    def count_fewer(self, text):  # as after a deletion between the searches and the count
+        return written(self, text.replace("select 1 from {table}", "select 1 from {table} where id < 7"))
+
+    monkeypatch.setattr(type(collection), "_sql", count_fewer)
+    for got, expected in zip(collection.nearest(queries[:3], 20), (ids, scores), strict=True):
+        np.testing.assert_array_equal(got, expected)
+    monkeypatch.undo()
+    store.drop("shrinking__v1")
+    store.close()
+
+
 @pytest.mark.parametrize("threads_of_a_pool", [8, 2], ids=["server", "shards"])
 def test_threads_in_four_pools_that_write_the_same_images_all_succeed(request, threads_of_a_pool):
     shards = threads_of_a_pool == 2  # each thread connects to three servers then

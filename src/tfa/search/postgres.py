@@ -218,7 +218,8 @@ class PostgresCollection(Collection):
                 there = connection.execute(few, (k,))
             return [cursor.fetchall() for cursor in cursors], there.fetchone()[0]  # type: ignore[index]
 
-        rows, width = self._server.run(search)
+        rows, count = self._server.run(search)
+        width = max([count, *map(len, rows)])  # images may be deleted between the searches and the count
         found, scores = np.full((len(queries), width), NO_ID), np.full((len(queries), width), -np.inf, np.float32)
         for place, row in enumerate(rows):
             if row:
