@@ -150,7 +150,7 @@ def optimize(steps: np.ndarray, start: np.ndarray, pairs: Pairs, kernel: str) ->
     for node, step in enumerate(steps):
         graph.add(gtsam.BetweenFactorPose2(node, node + 1, gtsam.Pose2(*step), odometry))
     trusted = graph.size()
-    loop = noise.Diagonal.Sigmas(np.array(LOOP_SIGMAS))
+    loop: Any = noise.Diagonal.Sigmas(np.array(LOOP_SIGMAS))
     if kernel in ("huber", "cauchy"):
         estimators = noise.mEstimator
         loop = noise.Robust.Create((estimators.Huber if kernel == "huber" else estimators.Cauchy).Create(1.0), loop)
