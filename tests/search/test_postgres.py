@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import os
+import socket
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 
 import numpy as np
 import pytest
@@ -159,6 +162,17 @@ def test_a_killed_server_is_named_and_has_every_acknowledged_write_when_it_is_ba
         store.close()
     finally:
         server.remove()
+
+
+def test_a_host_that_is_gone_is_noticed_by_every_connection(postgres):
+    names = {socket.TCP_KEEPIDLE: 10, socket.TCP_KEEPINTVL: 5, socket.TCP_KEEPCNT: 3, socket.TCP_USER_TIMEOUT: 25_000}
+
+    def read_options(connection):
+        with socket.socket(fileno=os.dup(connection.fileno())) as one:
+            return {name: one.getsockopt(socket.IPPROTO_TCP, name) for name in names}
+
+    with closing(StoreContract.connect(postgres.url)) as store:
+        assert store._server.run(read_options) == names
 
 
 def test_what_keeps_us_out_is_said_without_the_password(postgres, cluster):

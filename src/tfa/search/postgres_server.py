@@ -29,6 +29,8 @@ PostgresConnection = psycopg.Connection[Any]
 _Answer = TypeVar("_Answer")
 _CONNECTIONS = 8  # maximum connections per process
 _CONNECT_SECONDS = 5
+# A host that is gone is noticed after 25 s. By default a query would wait for it for hours.
+_KEEPALIVES = {"keepalives_idle": 10, "keepalives_interval": 5, "keepalives_count": 3, "tcp_user_timeout": 25_000}
 _PAUSE = 0.05  # maximum seconds before a conflicting transaction is retried
 _LOCK_OF_SETUP = 7_305_001  # arbitrary number of the setup lock
 _LOCK_OF_WRITES = 1  # hash seed of write locks; document locks use 0
@@ -197,6 +199,7 @@ class PostgresServer:
                 autocommit=True,
                 options=_OPTIONS,
                 application_name="tfa",
+                **_KEEPALIVES,
             )
             try:
                 _add_extension(connection, "vector", where)
@@ -345,6 +348,7 @@ def _make_server(
         "dbname": where.database,
         "connect_timeout": str(_SHARD_CONNECT_SECONDS),
         "options": _OPTIONS,
+        **{name: str(value) for name, value in _KEEPALIVES.items()},
         "extensions": "vector",  # lets shards sort by the inner product
         "fetch_size": "200",
         "batch_size": "500",
