@@ -357,6 +357,7 @@ class History:
         """Copy the map in its store; the copy holds the same."""
         target = f"{self.url}copy"
         copy_map(self.editors[0].storage, target)  # type: ignore[arg-type]
+        self.check("a copy")  # which finishes interrupted additions first
         copied = open_map(target)
         differs = Seen.of(copied).differs(self.model)
         copied.close()
