@@ -734,7 +734,8 @@ class Map:
             Ids of the added images, skipped photos and notes.
         """
         added = self.storage.add(tokens, records)
-        return EditReport(added=added, skipped=_list_skipped(skipped), notes=self._advice())
+        notes = [*_note_repeated(len(records) - len(added)), *self._advice()]  # another editor was faster
+        return EditReport(added=added, skipped=_list_skipped(skipped), notes=notes)
 
     def remove(self, photos: Sequence[str | Path | int]) -> EditReport:
         """Remove photos from the answers. Their descriptors stay until `refit`: the fitted head may depend on them.

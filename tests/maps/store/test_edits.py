@@ -20,6 +20,7 @@ from tfa.maps import PlaceMap
 from tfa.maps.store import edits, versions
 from tfa.maps.store import header as header_module
 from tfa.maps.store.header import ABANDONED, Pending, claim_map, header_key, parse_header, read_moments
+from tfa.maps.store.storage import StoreStorage
 from tfa.search.reduced import Moments
 from tfa.search.store import Entries
 from tfa.types import ImageRecord
@@ -28,8 +29,9 @@ from tfa.types import ImageRecord
 def sound(town):
     """Do count and moments in the header equal what the collection holds?"""
     view = town.storage.versions.now(fresh=True)
-    vectors = np.concatenate([page.vectors for page in view.active.collection.pages()])
-    expected = Moments.of(vectors)
+    pages = list(view.active.collection.pages())
+    expected = Moments.of(np.concatenate([page.vectors for page in pages]))
+    assert view.header.placed == sum(one["position"] is not None for page in pages for one in page.payload)
     assert view.header.count == expected.count == view.active.moments.count
     np.testing.assert_allclose(view.active.moments.second, expected.second, atol=1e-6)
     assert not view.header.pending
@@ -99,6 +101,43 @@ def test_editors_at_once_lose_nothing(town, another, tmp_path):
     assert not errors
     assert sorted(one for report in reports for one in report.added) == list(range(PLACES, PLACES + 12))
     assert sound(town) == PLACES + 12
+
+
+@pytest.mark.parametrize("killed", [False, True], ids=["completed", "killed"])
+@pytest.mark.parametrize("first", ["claimed first", "claimed last"])
+def test_a_photo_that_two_editors_add_at_once_is_added_once(town, another, tmp_path, monkeypatch, first, killed):
+    same, other = photo(tmp_path / "@1@2@.png", 40), photo(tmp_path / "@3@4@.png", 41)
+    real, reports = edits.write_entries, []
+
+    def die(*_given, **_named):
+        raise KeyboardInterrupt
+
+    def write_while_another_adds(*given):
+        monkeypatch.setattr(edits, "write_entries", real)
+        if first == "claimed last":  # completes before this one has written
+            reports.append(another().add([same, other]))
+        real(*given)
+        if first == "claimed first":  # finds the rows, which no header counts
+            monkeypatch.setattr(StoreStorage, "find_digests", lambda *_given: {})
+            reports.append(another().add([same, other]))
+            monkeypatch.undo()
+        if killed:
+            monkeypatch.setattr(edits, "_count_images", die)
+
+    monkeypatch.setattr(edits, "write_entries", write_while_another_adds)
+    if killed:
+        with pytest.raises(KeyboardInterrupt):
+            town.add([same])
+        monkeypatch.undo()
+        monkeypatch.setattr(edits, "ABANDONED", 0.0)  # a minute later
+        edits.settle_edits(town.storage.versions)
+    else:
+        report = town.add([same])
+        assert report.added == []
+        assert report.notes[0] == "photos already in the map: 1"
+    assert [one.added for one in reports] == [[PLACES + 1, PLACES + 2]]
+    assert sound(town) == PLACES + 2
+    assert sum(record.path.endswith("@1@2@.png") for record in town.records()) == 1
 
 
 @pytest.mark.parametrize("step", ["write", "swap"])

@@ -15,7 +15,7 @@ import math
 import secrets
 import socket
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -92,10 +92,14 @@ class NewImages:
 
 
 def add_images(versions: Versions, new: NewImages) -> list[int]:
-    """Add images and return their ids; all readers find them. Raises StoreConflict if the map is rebuilt meanwhile."""
+    """Add images and return their ids; all readers find them. Raises StoreConflict if the map is rebuilt meanwhile.
+
+    Of several editors that add a photo at once, the first to complete adds it.
+    """
     settle_edits(versions)
     token, count = secrets.token_hex(8), len(new.records)
     counted: set[int] | None = None  # by a process that took this one for dead
+    repeated: set[int] = set()  # added by another process meanwhile, and deleted again
     ids, origin, written = range(0), 0, 0
 
     def claim_ids(view: MapView) -> StoreHeader:
@@ -134,12 +138,29 @@ def add_images(versions: Versions, new: NewImages) -> list[int]:
             written = view.header.version
         elif gone and counted is None:
             counted = _read_settled(versions, view.header, token)
-        rest = [place for place, own in enumerate(ids) if own not in (counted or ())]
+        left = {own: one.digest for own, one in zip(ids, new.records, strict=True) if own not in (counted or ())}
+        repeated.update(_drop_repeated(view, left, repeated))
+        rest = [own - ids.start for own in left if own not in repeated]
         placed = sum(new.records[place].position is not None for place in rest)
         return _count_images(versions, view, Moments.of(entries.vectors[rest]), token, placed=placed, fitted=0)
 
     _swap_header(versions, complete, building=True)
-    return list(ids)
+    return [own for own in ids if own not in repeated]
+
+
+def _drop_repeated(view: MapView, uncounted: Mapping[int, str], dropped: Set[int] = frozenset()) -> Set[int]:
+    """Delete the rows of those uncounted images whose digest a counted image has; `dropped` are to be deleted again."""
+    header, collection = view.header, view.active.collection
+    others = {own: digest for digest, own in collection.find(list(uncounted.values())).items()}  # lowest ids
+    starts = [*uncounted, *(edit.ids[0] for edit in header.pending.values() if edit.kind == "add")]
+    recent = [own for own in range(min(starts, default=header.next_id), header.next_id) if own not in uncounted]
+    entries = collection.fetch(recent)  # seldom any: they are added at the same time
+    others |= {own: one["digest"] for own, one in zip(entries.ids.tolist(), entries.payload, strict=True)}
+    there = {digest for own, digest in others.items() if own not in uncounted and own not in header.uncounted}
+    repeated = dropped | {own for own, digest in uncounted.items() if digest in there}
+    if repeated:
+        collection.delete(sorted(repeated))
+    return repeated
 
 
 def _settled_key(header: StoreHeader, token: str) -> str:
@@ -269,10 +290,14 @@ def _settle_one(versions: Versions, token: str, *, building: bool) -> None:
             view.active.collection.delete(list(edit.ids))
             return _without(view.header, token)
         entries = view.active.collection.fetch(range(*edit.ids))
-        versions.store.put(_settled_key(view.header, token), json.dumps(entries.ids.tolist()).encode())
-        if not len(entries):
+        there = entries.ids.tolist()
+        repeated = _drop_repeated(view, {own: one["digest"] for own, one in zip(there, entries.payload, strict=True)})
+        rest = [row for row, own in enumerate(there) if own not in repeated]
+        versions.store.put(_settled_key(view.header, token), json.dumps([there[row] for row in rest]).encode())
+        if not rest:
             return _without(view.header, token)
-        placed = sum(one.get("position") is not None for one in entries.payload)
-        return _count_images(versions, view, _sum_moments(view.active, entries.full), token, placed=placed, fitted=0)
+        placed = sum(entries.payload[row].get("position") is not None for row in rest)
+        moments = _sum_moments(view.active, [entries.full[row] for row in rest])
+        return _count_images(versions, view, moments, token, placed=placed, fitted=0)
 
     _swap_header(versions, settled, building=building)

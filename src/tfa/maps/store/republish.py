@@ -41,8 +41,11 @@ def view_without_pending_edits(versions: Versions, publisher: Publisher) -> MapV
 
 def write_version(
     publisher: Publisher, view: MapView, state: MapState, progress: Progress, move: Callable[[str], str] = str
-) -> Version:
-    """Write all images under the active head of `state` to a new, unpublished collection; `move` changes paths."""
+) -> tuple[Version, int]:
+    """Write all images under the active head of `state` to a new, unpublished collection; `move` changes paths.
+
+    Returns the version and the number of images with a position: an unfinished addition may have written some.
+    """
     head, header = state.chosen(), view.header
     scorer, source = head.stored.scorer, view.active.collection
     ranks = read_ranks(scorer)
@@ -55,18 +58,19 @@ def write_version(
                     task.advance(len(page))
 
         reduction = fit_store_reduction(scorer, (rows for _, rows in pages()), header.dims)
-        collection, parts = publisher.begin(header.dims, header.dtype), []
+        collection, parts, placed = publisher.begin(header.dims, header.dtype), [], 0
         for page, rows in pages():
+            placed += sum(one.get("position") is not None for one in page.payload)
             payload = [{**one, "path": move(one["path"])} for one in page.payload]
             parts.append(write_entries(collection, rows.entries(scorer, reduction, page.ids, payload)))
     collection.seal(header.index)
-    return Version(head, collection, reduction, Moments.total([Moments.empty(header.dims), *parts]))
+    return Version(head, collection, reduction, Moments.total([Moments.empty(header.dims), *parts])), placed
 
 
-def publish_version(publisher: Publisher, view: MapView, state: MapState, version: Version) -> StoreHeader:
+def publish_version(publisher: Publisher, view: MapView, state: MapState, version: Version, placed: int) -> StoreHeader:
     """Publish a version of the same images with the heads of `state`."""
     heads = [one.name for one in state.heads]
-    facts = VersionFacts.of(view.header, heads=heads, active=state.active, same_images=True)
+    facts = VersionFacts.of(view.header, heads=heads, active=state.active, same_images=True, placed=placed)
     return publisher.finish_state(state, version.reduction, version.moments, facts)
 
 
@@ -82,7 +86,7 @@ def switch_head(publisher: Publisher, versions: Versions, name: str, progress: P
             taken = {key: getattr(before, key) for key in ("version", "moments", "active", "active_digest")}
             publisher.swap(view.header.changed(**taken))
             return
-        publish_version(publisher, view, state, write_version(publisher, view, state, progress))
+        publish_version(publisher, view, state, *write_version(publisher, view, state, progress))
 
 
 def forget_head(publisher: Publisher, versions: Versions, name: str) -> None:

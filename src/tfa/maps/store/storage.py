@@ -203,7 +203,7 @@ class StoreStorage(Storage):
         with publisher.claim("relocated"):
             view = view_without_pending_edits(self.versions, publisher)
             state = view.state.changed(images=[replace(one, path=move(one.path)) for one in view.state.images])
-            publish_version(publisher, view, state, write_version(publisher, view, state, progress, move))
+            publish_version(publisher, view, state, *write_version(publisher, view, state, progress, move))
         self.versions.now(fresh=True)
 
     def calibrate(
@@ -217,10 +217,10 @@ class StoreStorage(Storage):
             sample = place_map.with_storage(self._make_sample(view, None))
             made = calibrate_head(sample, photos, options, skip_bad, progress, self.find_digests)
             state = replace(view.state, revision=publisher.next_version() - 1).with_calibration(made.head)
-            version = write_version(publisher, view, state, progress)
+            version, placed = write_version(publisher, view, state, progress)
             made = made.add_expected_recall(_estimate_recall(view, state, version, made.photos))
             state = replace(view.state, revision=publisher.version - 1).with_calibration(made.head)
-            publish_version(publisher, view, state, version)
+            publish_version(publisher, view, state, version, placed)
         self.versions.now(fresh=True)
         return made.report
 
