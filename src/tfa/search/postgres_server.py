@@ -30,7 +30,12 @@ _Answer = TypeVar("_Answer")
 _CONNECTIONS = 8  # maximum connections per process
 _CONNECT_SECONDS = 5
 # A host that is gone is noticed after 25 s. By default a query would wait for it for hours.
-_KEEPALIVES = {"keepalives_idle": 10, "keepalives_interval": 5, "keepalives_count": 3, "tcp_user_timeout": 25_000}
+_KEEPALIVES: dict[str, Any] = {
+    "keepalives_idle": 10,
+    "keepalives_interval": 5,
+    "keepalives_count": 3,
+    "tcp_user_timeout": 25_000,
+}
 _PAUSE = 0.05  # maximum seconds before a conflicting transaction is retried
 _LOCK_OF_SETUP = 7_305_001  # arbitrary number of the setup lock
 _LOCK_OF_WRITES = 1  # hash seed of write locks; document locks use 0
@@ -277,8 +282,6 @@ def _add_extension(connection: PostgresConnection, name: str, where: Address) ->
             f"install it (vector is pgvector, 0.8 or newer), and run as a superuser: create extension {name}"
         ) from None
 
-
-# --- shards --------------------------------------------------------------------------------------------------------
 
 _SHARD_CONNECT_SECONDS = 3  # timeout before the replica is tried
 
