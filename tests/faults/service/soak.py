@@ -133,6 +133,12 @@ class Soak:
     def growth(self) -> list[str]:
         return self.sizes["loaded"].describe_growth(self.sizes["begin"])
 
+    @property
+    def groups(self) -> dict[str, list[str]]:
+        """Kinds of requests whose latency must not double."""
+        every = sorted({timing.kind for timing in self.timings})
+        return {"all requests": every, "requests to the folder": [kind for kind in every if kind in FOLDER_KINDS]}
+
     def measure(self, kinds: Sequence[str]) -> list[list[float]]:
         """Return p50, p95 and p99 of answered requests in milliseconds, quiet and loaded."""
         answered = [timing for timing in self.timings if timing.kind in kinds and not timing.refused]
@@ -142,10 +148,11 @@ class Soak:
         return [[1000 * float(p) for p in np.percentile(one or [math.nan], [50, 95, 99])] for one in phases]
 
     def describe_delays(self) -> list[str]:
-        """Return a sentence for each latency of requests to the folder that doubled, and for each slow refusal."""
-        quiet, loaded = self.measure(FOLDER_KINDS)
+        """Return a sentence for each latency that doubled, and for each slow refusal."""
         return [
-            f"{name} of requests to the folder grew from {quiet[at]:.1f} to {loaded[at]:.1f} ms"
+            f"{name} of {what} grew from {quiet[at]:.1f} to {loaded[at]:.1f} ms"
+            for what, kinds in self.groups.items()
+            for quiet, loaded in [self.measure(kinds)]
             for at, name in enumerate(("median", "p95"))
             if not loaded[at] < MOST_RATIO * quiet[at]
         ] + [f"a store that was down was reported after {s:.0f} s" for s in self.refusals if s > LONGEST_REFUSAL]
@@ -159,7 +166,8 @@ class Soak:
         """Return the figures as tables for the documentation."""
         lines = ["| request | count | quiet (ms) | loaded (ms) | ratio |", "|---|--:|--:|--:|--:|"]
         kinds = sorted({timing.kind for timing in self.timings})
-        for name, some in [("**folder, all**", FOLDER_KINDS), *((kind, (kind,)) for kind in kinds)]:
+        groups = {f"**{what}**": some for what, some in self.groups.items()}
+        for name, some in {**groups, **{kind: [kind] for kind in kinds}}.items():
             quiet, loaded = self.measure(some)
             count = sum(timing.kind in some for timing in self.timings)
             cells = [", ".join(f"{value:.1f}" for value in one) for one in (quiet, loaded)]
