@@ -72,8 +72,6 @@ class PluginCommands(TyperGroup):
         return self._loaded
 
 
-# --- shell ----------------------------------------------------------------------------------------
-
 USAGE = 2  # exit code of bad values and other usage errors
 INTERRUPTED = 130  # exit code that shells report for Ctrl-C
 # Messages of the option parser → ours. Names of files in them stay as they are.

@@ -39,8 +39,6 @@ if TYPE_CHECKING:
     from tfa.photos.find_positions import PositionSources
     from tfa.photos.recordings.frames import ExtractedFrames, FrameSpec
 
-# --- recordings ----------------------------------------------------------------------------------------------------
-
 
 class FrameOptions(Options):
     """Frames of a recording to keep, and the folder they are written to."""
@@ -224,9 +222,6 @@ def tiles(
         say(f"  left out nearly empty tiles: {cut.left_out:,}")
     command = format_command("tfa", "build", out, "--out", f"{out.name}.tfa", "--positions", out / TILE_POSITIONS)
     say(f"build a map: {command}")
-
-
-# --- build ---------------------------------------------------------------------------------------------------------
 
 
 class ShardOptions(Options):

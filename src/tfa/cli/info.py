@@ -253,9 +253,6 @@ def report(
             say(f"  {facts['ageing']['text']}")
 
 
-# --- explain --------------------------------------------------------------------------------------
-
-
 @options.with_encoder
 def explain_command(
     map: options.MapPath,

@@ -20,8 +20,6 @@ from tfa.errors import BadSpec
 from tfa.search.store import MapLocation
 from tfa.types import EditResult, EncoderOptions, PrunedImage, PruneResult, RollbackResult, SnapshotResult
 
-# --- add remove refit -----------------------------------------------------------------------------
-
 
 @takes(positions=PositionOptions, encoding=Part(EncoderOptions, (*ENCODING, "skip_bad")))
 def add(
@@ -156,8 +154,6 @@ def merge(
     for part in report.maps[1:]:
         say(f"  {part}")
 
-
-# --- prune ----------------------------------------------------------------------------------------
 
 _SHOWN = 20  # images listed; JSON has all
 

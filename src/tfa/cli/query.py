@@ -35,8 +35,6 @@ from tfa.types import (
 if TYPE_CHECKING:
     from tfa.maps import PlaceMap
 
-# --- answer files ---------------------------------------------------------------------------------
-
 
 def check_answer_files(paths: list[Path] | None) -> list[Path] | None:
     """Reject files that cannot be written or have an unknown format."""
@@ -116,8 +114,6 @@ def list_store_positions(place_map: Any) -> list[Any]:
     rest = (record.position for record in place_map.records() if record.position is not None)
     return positions or [next(rest)]
 
-
-# --- show answers ---------------------------------------------------------------------------------
 
 _FOLDED = ("query", "image", "best image", "position", "estimate")  # columns that wrap
 _STYLES = {RECOGNIZED: "green", PROBABLE: "yellow", NOT_RECOGNIZED: "yellow"}
@@ -226,8 +222,6 @@ def write_montage(path: Path, answers: Sequence[Answer]) -> None:
     left_out = len(answers) - len(rows)
     note(f"wrote {path}" + (f" (without the last {format_count(left_out, 'photo')})" if left_out else ""))
 
-
-# --- query ----------------------------------------------------------------------------------------
 
 _TYPED = tuple(field.name for field in fields(QueryOptions) if field.name != "candidates")  # which --set sets
 

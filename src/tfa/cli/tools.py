@@ -87,8 +87,6 @@ def cache(
         say(f"{format_count(builds.builds, 'unfinished build')}: {room}")
 
 
-# --- encoders -------------------------------------------------------------------------------------
-
 weights = typer.Typer(cls=CommandGroup, no_args_is_help=True, rich_markup_mode="rich", help="Download encoder weights.")
 encoders = typer.Typer(cls=CommandGroup, rich_markup_mode="rich")
 _TRIED = 16  # maximum number of photos that a trial encodes

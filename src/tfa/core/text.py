@@ -6,8 +6,6 @@ import os
 import re
 import shlex
 
-# --- printable ------------------------------------------------------------------------------------
-
 # Control characters including line breaks, marks of text direction, and lone surrogates, which Python uses for file
 # names that are not in the system's encoding.
 _UNPRINTABLE = re.compile("[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ufeff\ud800-\udfff]")

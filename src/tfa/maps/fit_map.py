@@ -19,9 +19,6 @@ from tfa.verification.patches import CompactTokens, PhotoPairs, explain_missing_
 from tfa.verification.reranking import Reranked, count_candidates, rerank
 from tfa.verification.usual_evidence import PairEvidence, measure_on_database, measure_usual_evidence
 
-# --- reranking ------------------------------------------------------------------------------------
-
-
 RERANKED = {"admitted": True, "reason": "on: the map stores patches"}  # facts of every head of a map with patches
 
 
@@ -87,9 +84,6 @@ def rerank_candidates(
     candidates = shape[1] if scores is None else spec.candidates
     pairs = PhotoPairs(compact, query_tokens, grid, np.arange(shape[1]))
     return rerank(known, count_candidates(candidates), candidates, pairs, as_progress(progress))
-
-
-# --- fit map --------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)

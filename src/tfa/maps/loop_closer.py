@@ -318,8 +318,6 @@ class LoopCloser:
             raise BadSpec(f"{str(missing[0])!r} is not a file; a map needs frames that were passed as files")
         return Map.build(paths, encoder=self.encoder, **settings)
 
-    # --- files ---------------------------------------------------------------------------------------------------
-
     def save(self, path: str | Path) -> None:
         """Write the state to a file, completely or not at all."""
         shared = self._within

@@ -123,9 +123,6 @@ class SecondOrderDecisions(Value):
 AnyDecisions = Decisions | TargetDecisions | SecondOrderDecisions
 
 
-# --- evidence --------------------------------------------------------------------------------------------------
-
-
 class SpectralStrengths(Value, kw_only=False):
     """Spectral statistics of one assignment, per construction, and the strengths c and β."""
 

@@ -13,8 +13,6 @@ import numpy as np
 
 from tfa.core.plain import Value, opt, req
 
-# --- rows -----------------------------------------------------------------------------------------
-
 NO_ANSWER = -1  # top-1 of a pseudo query whose gallery is fully masked
 ROW_EPSILON = 1e-12
 Masked = tuple[np.ndarray, np.ndarray]  # rows and columns of excluded entries
@@ -78,8 +76,6 @@ def _unmasked(scores: np.ndarray, masked: Masked | None) -> np.ndarray:
     hidden = 0 if masked is None else np.bincount(masked[0], minlength=len(scores))
     return np.full(len(scores), scores.shape[1]) - hidden
 
-
-# --- support --------------------------------------------------------------------------------------
 
 _PAIRS = ((0, 1), (0, 2), (1, 2))
 SAME_COSINE = 1 - 5e-13  # cosine above which two float64 descriptors are duplicates
@@ -176,8 +172,6 @@ def penalize_dispersion(values: Sequence[float]) -> float:
     return float(np.clip(median - penalty, 0, 1))
 
 
-# --- information ----------------------------------------------------------------------------------
-
 _RESAMPLES = 1000  # bootstrap samples; the paper does not state how many
 
 
@@ -231,8 +225,6 @@ def extreme_support(tops: np.ndarray, images: int) -> float:
     occupied, largest = int((counts > 0).sum()), counts.max() / len(pooled)
     return float(np.clip(np.sqrt(occupied / most / (largest * most)), 0, 1))
 
-
-# --- relation -------------------------------------------------------------------------------------
 
 DRAWS = 200  # subsamples; the paper says "repeated fixed calibration subsamples"
 _ROUNDING = 1e-14  # rounding error after centering identical rows, relative to the largest entry

@@ -186,19 +186,6 @@ def _softmax(logits: np.ndarray, weights: np.ndarray) -> np.ndarray:
     return largest
 
 
-__all__ = [
-    "ASSIGNMENT_KINDS",
-    "FAINT_WEIGHT",
-    "HARD",
-    "SOFT",
-    "Described",
-    "describe_batch",
-    "describe_residuals",
-    "hard_weights",
-    "normalize_blocks",
-    "residual_blocks",
-    "soft_weights",
-]  # fmt: skip
 _RELEASE_EVERY = 256  # images
 IMAGES_A_PASS = 4  # images per thread before threads are joined
 _DescribedByKey = dict[tuple[str, int], Described]

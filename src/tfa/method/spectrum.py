@@ -20,8 +20,6 @@ import scipy  # loads its parts on first use
 from tfa.core.arrays import Array, Backend, array_namespace, l2_normalize, release, to_numpy
 from tfa.search.reduced import Moments
 
-# --- gram -----------------------------------------------------------------------------------------
-
 COLUMN_BLOCK = 2048  # descriptor columns cast to float64 at a time
 _BLOCK_BYTES = 32 << 20  # minimum bytes of a block of columns
 IMAGE_BLOCK = 2048  # images whose products with the probes are summed at a time
@@ -202,8 +200,6 @@ def fit_geometry(gram: Array, width: int, max_rank: int, anchors: np.ndarray) ->
         complete=rank == int(kept.sum()),
     )
 
-
-# --- principal axes -------------------------------------------------------------------------------
 
 _BLOCK = 1024  # descriptors per product
 

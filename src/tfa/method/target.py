@@ -55,9 +55,6 @@ from tfa.method.spectrum import IMAGE_BLOCK, cross_products
 from tfa.method.vocabulary import CONSTRUCTIONS
 from tfa.search.gallery import find_duplicates, join_duplicates, tie_scores
 
-# --- target kernels -------------------------------------------------------------------------------
-
-
 _MANY_SCORES = 1 << 16  # scores after which pages are released; smaller parts are computed often
 
 
@@ -393,9 +390,6 @@ def select_counted(branches: Branches) -> np.ndarray:
     return counted
 
 
-# --- route -----------------------------------------------------------------------------------------------------
-
-
 def judge_route(targets: Targets, samples: Subsamples, counted: np.ndarray, backend: Backend) -> RouteEvidence:
     """Measure capacity of both assignments, and relation in the views of anchor mass (A) and whole descriptors (G)."""
     original = carrier_terms("original")
@@ -453,9 +447,6 @@ def target_strengths(targets: list[TargetBranch]) -> SpectralStrengths:
         [target.branch.geometry.participation for target in targets],
         [target.displacement for target in targets],
     )
-
-
-# --- global token ----------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)

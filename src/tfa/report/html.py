@@ -88,8 +88,6 @@ def embed_json(value: Any) -> Markup:
     return Markup(text.replace("<", "\\u003c"))
 
 
-# --- plots ----------------------------------------------------------------------------------------
-
 _WIDTH, HEIGHT = 560, 340
 LEFT, RIGHT, TOP, BOTTOM = 62, 14, 14, 46
 TICKS = 5

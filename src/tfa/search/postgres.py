@@ -159,8 +159,6 @@ def _write(connection: PostgresConnection, key: str, data: bytes) -> None:
         connection.execute("insert into tfa.documents values (%s, %s, %b)", values)
 
 
-# --- collections ---------------------------------------------------------------------------------------------------
-
 _TYPES = {"float32": "vector", "float16": "halfvec"}
 _INDEXED_DIMENSIONS = {"vector": 2000, "halfvec": 4000}  # limits of pgvector
 _INDEXES = ("scan", "ivfflat", "hnsw", "bit")

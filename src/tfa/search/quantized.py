@@ -237,9 +237,6 @@ def from_seven_bits(packed: np.ndarray, width: int) -> np.ndarray:
     return levels
 
 
-# --- the int8 kernel -----------------------------------------------------------------------------------------------
-
-
 # Columns of a packed piece by largest level: sums of evenly spread planes then stay below 2^24.
 _PIECE_COLUMNS = {63: 12288, 127: 3072}
 _PIECE_ROWS = 1 << 16  # rows of a packed piece, which limits the memory for packing

@@ -201,8 +201,6 @@ class Moments:
         return mean, np.sqrt(np.maximum(square - mean * mean, 0.0))
 
 
-# --- int8 rows of a reduction, and their search --------------------------------------------------------------------
-
 AGAIN = 100  # minimum number of rescored images
 _BLOCK = 1024  # rows per block
 _LARGEST = 8192  # maximum size of the matrix for the eigendecomposition

@@ -230,9 +230,6 @@ class Store(ABC):
         """Close connections."""
 
 
-# --- map locations -----------------------------------------------------------------------------------------------
-
-
 Opener = Callable[[str], Store]  # opens a store URL without a map name
 
 

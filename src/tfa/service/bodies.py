@@ -29,8 +29,6 @@ from tfa.service.middleware import format_megabytes
 from tfa.service.problems import Refused, join_problems
 from tfa.service.settings import ServiceSettings
 
-# --- uploads ---------------------------------------------------------------------------------------------------------
-
 LONGEST_NAME = 100
 
 
@@ -81,8 +79,6 @@ def file_name(upload: Upload, kind: str) -> str:
     known = PurePosixPath(upload.name).suffix.lower() in image_extensions()
     return upload.name if known else f"{upload.name}{EXTENSIONS[kind]}"
 
-
-# --- bodies ----------------------------------------------------------------------------------------------------------
 
 OptionsT = TypeVar("OptionsT", bound=Options)
 _BOUNDS = {"ge": "minimum", "le": "maximum"}

@@ -29,8 +29,6 @@ from tfa.service.bodies import Upload
 from tfa.service.problems import Refused, refuse_busy
 from tfa.service.settings import ServiceSettings
 
-# --- decoders --------------------------------------------------------------------------------------------------------
-
 DECODER_COUNT = 3  # photos decoded at once, at most two of the same caller; each takes up to three bytes per pixel
 _START_SECONDS = 60.0  # time for a process to start
 _ATTEMPTS = 2  # tries for a photo whose decoder dies, which may have another cause

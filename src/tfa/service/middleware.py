@@ -74,8 +74,6 @@ class MeasureRequests:
             request_log.info("%s %s %d %.0f ms", method, make_printable(scope["path"]), status, 1000 * seconds)
 
 
-# --- middleware ------------------------------------------------------------------------------------------------------
-
 _ONE, _MANY = ("/v1/query", "/v1/explain"), ("/v1/query/batch", "/v1/images", "/v1/calibrations")  # routes with photos
 CHANGING = ("POST", "PUT", "PATCH", "DELETE")
 

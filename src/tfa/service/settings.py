@@ -13,8 +13,6 @@ from pathlib import Path
 from tfa.core.plain import Options, opt
 from tfa.errors import BadSpec
 
-# --- API keys --------------------------------------------------------------------------------------------------------
-
 _NAME = re.compile("[A-Za-z0-9._-]{1,64}")
 _SHORTEST = 16  # minimum length of an API key in a file
 _LINE = "each line needs a name, read or edit, and the key, such as: robot1 read 6f1c…"

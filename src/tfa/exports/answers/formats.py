@@ -178,8 +178,6 @@ def write_answers(path: str | Path, answers: Sequence[Answer], context: ExportCo
     return wanted.write(Path(path), answers, times_of(answers) if context.times is None else context.times, context)
 
 
-# --- loops ----------------------------------------------------------------------------------------
-
 LOOP_COLUMNS = ("query", "match", "query_image", "match_image", "confidence", "inliers", "heading", "scale")
 
 

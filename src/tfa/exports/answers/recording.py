@@ -31,8 +31,6 @@ from tfa.photos.images import Photo, as_rgb, read_photo_file
 from tfa.types import Answer, ExpectedRecall, Hit, LoopsResult, Place, Position
 from tfa.version import __version__
 
-# --- ros messages ---------------------------------------------------------------------------------
-
 # Messages of ros/tfa_msgs/msg, which a test compares. Unknown numbers are NaN.
 # Field of a message → field of a position; other fields of a match have their names in a hit.
 POSITION_FIELDS = {"latitude": "lat", "longitude": "lon", "altitude": "alt", "x": "x", "y": "y", "heading": "heading"}

@@ -25,9 +25,6 @@ from tfa.photos.images import find_images, image_extensions, split_nameable
 from tfa.photos.positions import match_positions, to_degrees
 from tfa.types import Position
 
-# --- buckets -------------------------------------------------------------------------------------------------------
-
-
 _MARKS = ("ETag", "etag", "md5", "crc32c", "LastModified", "mtime", "created")
 
 
@@ -101,9 +98,6 @@ def _s3(bucket: str) -> Any:
 
 def _say(error: Exception) -> str:
     return str(error) or type(error).__name__
-
-
-# --- manifests -----------------------------------------------------------------------------------------------------
 
 
 _COLUMNS = ("uri", "lat", "lon", "x", "y", "session")
@@ -216,9 +210,6 @@ def _parquet_rows(path: Path) -> Iterator[tuple[str, Mapping[str, Any]]]:
                     yield f"{path}, row {number}", {name.lower(): value for name, value in cells.items()}
     except (ArrowException, OSError) as error:
         raise BadManifest(f"cannot read the manifest {path}: {error}; write it as Parquet again", path) from None
-
-
-# --- photo list ----------------------------------------------------------------------------------------------------
 
 
 SHARD_SIZE = 1000  # photos per shard

@@ -92,9 +92,6 @@ def _sha256(tensors: Mapping[str, np.ndarray]) -> str:
     return digest.hexdigest()
 
 
-# --- passes --------------------------------------------------------------------------------------------------------
-
-
 _GROUPS = 16  # maximum number of stored sums, which for descriptors have up to 270 MB each
 
 

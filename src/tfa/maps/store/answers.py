@@ -31,8 +31,6 @@ from tfa.search.gallery import DAMAGED, QueryVectors, as_multiplied, direct_sum,
 from tfa.search.store import NO_ID, Where
 from tfa.types import ImageRecord
 
-# --- candidates ----------------------------------------------------------------------------------------------------
-
 _REMEMBERED = 100_000  # images whose mean and best scores are cached
 
 

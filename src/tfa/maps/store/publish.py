@@ -205,8 +205,6 @@ def write_entries(collection: Collection, entries: Entries) -> Moments:
     return Moments.of(entries.vectors)
 
 
-# --- a map in memory -----------------------------------------------------------------------------------------------
-
 STORE_DIMS = 1024  # default search dimensions
 
 

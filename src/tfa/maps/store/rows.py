@@ -38,8 +38,6 @@ from tfa.search.store import Entries, Payload, Store, open_map_store, split_map_
 from tfa.types import ImageRecord, Position, RerankSpec
 from tfa.verification.patches import CachedPatches, Compaction, CompactTokens, SourcedTokens
 
-# --- rows -----------------------------------------------------------------------------------------
-
 _NUMBERS = np.dtype("<f4")  # type of step and length
 
 
@@ -156,8 +154,6 @@ def make_payload(record: ImageRecord) -> dict[str, object]:
     return {"path": record.path, "digest": record.digest, "fitted": record.fitted, "position": position,
             "session": record.session}  # fmt: skip
 
-
-# --- patches --------------------------------------------------------------------------------------
 
 _AT = "patches/at"  # end of the key that says where pieces are
 _ELSEWHERE = ("lance", "lance+s3")  # stores whose URLs contain no password, since the header holds the URL

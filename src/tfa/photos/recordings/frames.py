@@ -76,8 +76,6 @@ def open_recording(path: Path, topic: str | None = None, position_topic: str | N
         raise BadRecording(f"{path} is not a recording; pass {ALLOWED_RECORDINGS}", path)
 
 
-# --- keyframes ------------------------------------------------------------------------------------
-
 DEFAULT_INTERVAL = "1s"
 NOVELTY = 0.2  # default threshold of `new`
 _SMALL = (32, 24)  # width and height in pixels for comparing frames
@@ -189,8 +187,6 @@ def measure_novelty(one: np.ndarray, other: np.ndarray) -> float:
         return 0.0
     return 1.0 - float((one * other).sum())
 
-
-# --- write frames ---------------------------------------------------------------------------------
 
 FRAME_POSITIONS = "positions.csv"
 _NAME = re.compile(r"(-?\d+)\.(\d{9})(?:-\d+)?")
@@ -340,8 +336,6 @@ class _TrackedFrames:
         outside = f"{pluralize(self.outside, 'frame')} outside the track {self.gpx.name} or in a gap"
         return [outside] if self.outside else []
 
-
-# --- extract frames -------------------------------------------------------------------------------
 
 NOTES = "frames.json"  # marks a folder of extracted frames and records its sources
 NEW, REPLACED = "frames-new", "frames-replaced"  # in a hidden folder next to the output until it is complete

@@ -103,8 +103,6 @@ class RecordedFrame:
     position: Position | None = None
 
 
-# --- limits ---------------------------------------------------------------------------------------
-
 _MEMORY = 2 << 30  # bytes that reading may add to the process
 _SECONDS, _BYTES_PER_SECOND = 120, 5_000_000  # processor time for one frame, with more for a large file
 _ANY_SIZE, _RATIO = 64 << 20, 256  # expanded bytes that are always allowed, and for each byte of the file
