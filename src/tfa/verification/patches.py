@@ -349,7 +349,7 @@ class CompactTokens:
         return {"patches": rows, "patches.crc32": _sum_rows(rows) if self.sums is None else self.sums[start:stop]}
 
     @classmethod
-    def from_tensors(cls, entry: dict[str, Any], head: _Tensors, galleries: Sequence[_Tensors]) -> CompactTokens:
+    def from_tensors(cls, entry: Mapping[str, Any], head: _Tensors, galleries: Sequence[_Tensors]) -> CompactTokens:
         spec, grid = RerankSpec.from_dict(entry["spec"]), (int(entry["grid"][0]), int(entry["grid"][1]))
         deviations = head["deviations"] if spec.patches == "small" else None
         compaction = Compaction(

@@ -154,9 +154,10 @@ def _drop_repeated(view: MapView, uncounted: Mapping[int, str], dropped: Set[int
     others = {own: digest for digest, own in collection.find(list(uncounted.values())).items()}  # lowest ids
     starts = [*uncounted, *(edit.ids[0] for edit in header.pending.values() if edit.kind == "add")]
     recent = [own for own in range(min(starts, default=header.next_id), header.next_id) if own not in uncounted]
-    entries = collection.fetch(recent)  # seldom any: they are added at the same time
+    entries = collection.fetch(recent)  # usually none: they are added at the same time
     others |= {own: one["digest"] for own, one in zip(entries.ids.tolist(), entries.payload, strict=True)}
-    there = {digest for own, digest in others.items() if own not in uncounted and own not in header.uncounted}
+    pending = header.uncounted
+    there = {digest for own, digest in others.items() if own not in uncounted and own not in pending}
     repeated = dropped | {own for own, digest in uncounted.items() if digest in there}
     if repeated:
         collection.delete(sorted(repeated))
@@ -188,8 +189,8 @@ def _remove(versions: Versions, ids: Sequence[int]) -> list[int]:
     def hide(view: MapView) -> StoreHeader | None:
         nonlocal collection
         collection = view.active.collection
-        entries = collection.fetch(ids)
-        kept = [i for i, own in enumerate(entries.ids.tolist()) if own not in view.header.uncounted]
+        entries, uncounted = collection.fetch(ids), view.header.uncounted
+        kept = [i for i, own in enumerate(entries.ids.tolist()) if own not in uncounted]
         gone[:] = [int(entries.ids[i]) for i in kept]
         if not gone:
             return None

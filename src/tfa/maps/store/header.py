@@ -15,21 +15,21 @@ import secrets
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
 from tfa.core.files import BadFile, pack_tensors, parse_json, unpack_tensors
 from tfa.core.plain import Value, opt, req
-from tfa.errors import BadMap, StoreConflict, TfaError
+from tfa.errors import BadMap, BadSpec, StoreConflict, TfaError
 from tfa.search.reduced import Moments, Reduction
 from tfa.search.store import Store
 
-# --- documents -----------------------------------------------------------------------------------------------------
+_Parsed = TypeVar("_Parsed")
 
 
 def header_key(name: str) -> str:
@@ -56,11 +56,12 @@ def list_versions(store: Store, name: str) -> set[int]:
     return {int(end) for end in ends if end.isascii() and end.isdecimal()}
 
 
-def read_arrays(store: Store, key: str) -> dict[str, np.ndarray]:
-    """Read the arrays of a document. Raises BadMap if it is missing or damaged."""
+def read_arrays(store: Store, key: str, parse: Callable[[dict[str, np.ndarray]], _Parsed]) -> _Parsed:
+    """Read and parse the arrays of a document. Raises BadMap if it is missing or damaged."""
+    content = read_document(store, key)
     try:
-        return unpack_tensors(read_document(store, key), key)
-    except BadFile as error:
+        return parse(unpack_tensors(content, key))
+    except (BadFile, BadSpec, KeyError, ValueError, TypeError, IndexError) as error:
         raise BadMap(f"{key} is damaged in the store ({error}); build the map again") from None
 
 
@@ -77,8 +78,14 @@ def pack_reduction(reduction: Reduction) -> bytes:
 
 
 def read_reduction(store: Store, key: str) -> Reduction:
-    arrays = read_arrays(store, key)
-    return Reduction(arrays["matrix"], arrays["bias_axis"], float(arrays["mean_bias"][0]))
+    def parse(arrays: dict[str, np.ndarray]) -> Reduction:
+        matrix, axis, (mean_bias,) = arrays["matrix"], arrays["bias_axis"], arrays["mean_bias"]
+        _require(matrix.ndim == 2 and axis.shape == matrix.shape[:1], f"shapes {matrix.shape} and {axis.shape}")
+        entries = [np.abs(one).max(initial=0) for one in (matrix, axis)]  # at most 1 in an orthonormal basis
+        _require(np.less_equal(entries, 2).all() and np.isfinite(mean_bias), "values are too large or not finite")
+        return Reduction(matrix, axis, float(mean_bias))
+
+    return read_arrays(store, key, parse)
 
 
 def pack_moments(moments: Moments) -> bytes:
@@ -87,8 +94,18 @@ def pack_moments(moments: Moments) -> bytes:
 
 
 def read_moments(store: Store, key: str) -> Moments:
-    arrays = read_arrays(store, key)
-    return Moments(int(arrays["count"][0]), arrays["first"], arrays["second"])
+    def parse(arrays: dict[str, np.ndarray]) -> Moments:
+        (count,), first, second = arrays["count"], arrays["first"], arrays["second"]
+        _require(second.shape == 2 * first.shape, f"shapes {first.shape} and {second.shape}")
+        _require(np.isfinite(second).all() and np.isfinite(first).all(), "values are not finite")
+        return Moments(int(count), first, second)
+
+    return read_arrays(store, key, parse)
+
+
+def _require(holds: Any, problem: str) -> None:
+    if not holds:
+        raise ValueError(problem)
 
 
 # --- the header ----------------------------------------------------------------------------------------------------
@@ -155,10 +172,9 @@ class StoreHeader(Value, extras=True):
         return frozenset(one for edit in self.pending.values() if edit.kind == "remove" for one in edit.ids)
 
     @property
-    def uncounted(self) -> frozenset[int]:
+    def uncounted(self) -> Container[int]:
         """Images that may be in the collection and are not counted: removed ones, and those of pending additions."""
-        added = (range(*edit.ids) for edit in self.pending.values() if edit.kind == "add")
-        return self.removing.union(*added)
+        return _Uncounted(self.removing, [range(*edit.ids) for edit in self.pending.values() if edit.kind == "add"])
 
     @property
     def before(self) -> StoreHeader | None:
@@ -187,6 +203,15 @@ class StoreHeader(Value, extras=True):
         return json.dumps({"format": _FORMAT, "format_version": version, **self.to_dict()}, sort_keys=True).encode()
 
 
+@dataclass(frozen=True)
+class _Uncounted(Container[int]):
+    removed: Set[int]
+    added: Sequence[range]
+
+    def __contains__(self, image_id: object) -> bool:
+        return image_id in self.removed or any(image_id in one for one in self.added)
+
+
 def parse_header(content: bytes, url: str) -> StoreHeader:
     """Parse and check a header; `url` names the map in errors. Raises BadMap."""
     try:
@@ -201,7 +226,13 @@ def parse_header(content: bytes, url: str) -> StoreHeader:
             f"{url} has format {kind} {version}, this release reads {_FORMAT} {_VERSION} and {_CELLS_VERSION}; {remedy}"
         )
     try:
-        return StoreHeader.from_dict(values)
+        header = StoreHeader.from_dict(values)
+        added = [edit.ids for edit in header.pending.values() if edit.kind == "add"]
+        _require(all(len(ids) == 2 for ids in added), "a pending addition has no first and last id")
+        for place in (one.patches for one in (header, header.before) if one is not None and one.patches is not None):
+            strings = [place["prefix"], place["folder"], place["at"] or ""]
+            _require(all(isinstance(one, str) for one in strings), "patches are not named by strings")
+        return header
     except (KeyError, TypeError, ValueError) as error:
         raise BadMap(f"{url} has an invalid header ({error!r}); build the map again") from None
 

@@ -25,6 +25,7 @@ from uuid import uuid4
 import numpy as np
 
 from tfa.core.files import pack_tensors
+from tfa.core.plain import BadShape
 from tfa.core.tokens import Tokens
 from tfa.errors import BadMap, BadPositions, BadSpec
 from tfa.maps.store.header import read_arrays, version_folder
@@ -35,8 +36,8 @@ from tfa.search.gallery import Gallery, direct_sum
 from tfa.search.quantized import QuantizedRows, round_rows
 from tfa.search.reduced import Moments, Reduction, fit_reduction
 from tfa.search.store import Entries, Payload, Store, open_map_store, split_map_url
-from tfa.types import ImageRecord, Position, RerankSpec
-from tfa.verification.patches import CachedPatches, Compaction, CompactTokens, SourcedTokens
+from tfa.types import ImageRecord
+from tfa.verification.patches import CachedPatches, CompactTokens, SourcedTokens
 
 _NUMBERS = np.dtype("<f4")  # type of step and length
 
@@ -138,14 +139,10 @@ def fit_reduction_to_moments(total: Moments, dims: int) -> Reduction:
 def parse_record(image_id: int, payload: Payload) -> ImageRecord:
     """Parse the payload of an image. Raises BadMap."""
     try:
-        position = payload.get("position")
-        place = None if position is None else Position.from_dict(position)
-        fitted, session = bool(payload["fitted"]), payload.get("session")
-        return ImageRecord(
-            id=image_id, path=payload["path"], digest=payload["digest"], fitted=fitted, position=place, session=session
-        )
-    except (KeyError, TypeError, BadPositions) as error:
-        raise BadMap(f"image {image_id} in the store is damaged ({error!r}); build the map again") from None
+        values = {name: payload.get(name) for name in ("path", "digest", "position", "session")}
+        return ImageRecord.from_dict({**values, "id": image_id, "fitted": bool(payload["fitted"])})
+    except (KeyError, BadShape, BadPositions) as error:
+        raise BadMap(f"image {image_id} in the store is damaged ({error}); build the map again") from None
 
 
 def make_payload(record: ImageRecord) -> dict[str, object]:
@@ -224,12 +221,14 @@ def read_patches(
     """Open the patches of a header's entry; None without one."""
     if place is None:
         return None
-    arrays = read_arrays(store, f"{place['prefix']}compaction")
-    compaction = Compaction(arrays["mean"], arrays["projection"], arrays.get("deviations"), arrays.get("cells"))
-    grid = (int(place["grid"][0]), int(place["grid"][1]))
-    shape = (grid[0] * grid[1], compaction.bytes_per_patch)
-    pieces = _StoredPatches(find_holder(store, place), place["folder"], shape, compaction.dtype)
-    return SourcedTokens(compaction, grid, RerankSpec.from_dict(place["spec"]), CachedPatches(pieces, cached_bytes))
+
+    def parse(arrays: dict[str, np.ndarray]) -> CompactTokens:
+        return CompactTokens.from_tensors(place, arrays, ())
+
+    known = read_arrays(store, f"{place['prefix']}compaction", parse)
+    shape = (known.grid[0] * known.grid[1], known.compaction.bytes_per_patch)
+    pieces = _StoredPatches(find_holder(store, place), place["folder"], shape, known.compaction.dtype)
+    return SourcedTokens(known.compaction, known.grid, known.spec, CachedPatches(pieces, cached_bytes))
 
 
 def write_added(

@@ -135,9 +135,10 @@ class StoreStorage(Storage):
 
     def records(self) -> Iterator[ImageRecord]:
         view = self.versions.now(fresh=True)
+        uncounted = view.header.uncounted
         for page in view.active.collection.pages(WRITTEN_AT_ONCE):
             for image_id, payload in zip(page.ids.tolist(), page.payload, strict=True):
-                if image_id not in view.header.uncounted:
+                if image_id not in uncounted:
                     yield parse_record(image_id, payload)
 
     def record(self, image_id: int) -> ImageRecord | None:
@@ -149,16 +150,16 @@ class StoreStorage(Storage):
 
     def find_digests(self, digests: Sequence[str]) -> dict[str, int]:
         view = self.versions.now(fresh=True)
-        ids = view.active.collection.find(list(digests))
-        return {digest: image_id for digest, image_id in ids.items() if image_id not in view.header.removing}
+        ids, removing = view.active.collection.find(list(digests)), view.header.removing
+        return {digest: image_id for digest, image_id in ids.items() if image_id not in removing}
 
     def find_records(self, photos: Sequence[str | Path | int]) -> list[ImageRecord]:
         """Find images by id in one read, or by path in a scan of all images."""
         ids = [one for one in photos if isinstance(one, int)]
         view = self.versions.now(fresh=True)
-        entries = view.active.collection.fetch(ids)
+        entries, uncounted = view.active.collection.fetch(ids), view.header.uncounted
         by_id = {int(i): parse_record(int(i), payload) for i, payload in zip(entries.ids, entries.payload, strict=True)}
-        there = {image_id: record for image_id, record in by_id.items() if image_id not in view.header.uncounted}
+        there = {image_id: record for image_id, record in by_id.items() if image_id not in uncounted}
         names = {Path(one).name for one in photos if not isinstance(one, int)}
         if names:
             there |= {one.id: one for one in self.records() if os.path.basename(one.path) in names}

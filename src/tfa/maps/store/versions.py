@@ -179,12 +179,14 @@ class Versions:
         for one in (before, header):  # the newer version wins if both have the same head
             if one is None or (one is before and not _is_reusable(one, header, state)):
                 continue
-            versions[one.active] = Version(
-                state.chosen(one.active),
-                once(one.collection, lambda one=one: self._collection(one)),
-                once(one.reduction, lambda one=one: read_reduction(self.store, one.reduction)),
-                once(one.moments, lambda one=one: read_moments(self.store, one.moments)),
-            )
+            head = state.chosen(one.active)
+            collection = once(one.collection, lambda one=one: self._collection(one))
+            reduction = once(one.reduction, lambda one=one: read_reduction(self.store, one.reduction))
+            moments = once(one.moments, lambda one=one: read_moments(self.store, one.moments))
+            width = sum(head.stored.scorer.rows.widths)
+            if reduction.matrix.shape != (one.dims, width) or moments.first.shape != (one.dims,):
+                raise BadMap(f"{self.url} has documents of other dimensions than its vectors; build the map again")
+            versions[one.active] = Version(head, collection, reduction, moments)
         self._cache = kept
         return MapView(header, content, state, patches, versions)
 
