@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -11,12 +12,17 @@ import numpy as np
 from tests.fakes import FakeEncoder, random_image
 from tests.faults.files.targets import PADDED_JSON, PLAIN_JSON, TENSOR_HEADER, Layer, Target, files_below
 from tests.golden.regenerate import HERE, queries
+from tests.search.memory_store import MemoryStore
 from tfa.core.files import hash_json, parse_json
 from tfa.errors import BadMap
 from tfa.maps import PlaceMap
 from tfa.online.adaptation import Adaptation
 from tfa.photos import token_cache
 from tfa.photos.token_cache import TokenCache
+from tfa.search import store as stores
+from tfa.search.store import MapLocation
+
+PAYLOAD, FULL = "town/payload", "town/full"  # of an image in a store
 
 
 def judged(name: str, folder: Path) -> Target:
@@ -76,6 +82,51 @@ def signed(name: str, folder: Path) -> Target:
 
     layers = {file: PLAIN_JSON if file.endswith(".json") else TENSOR_HEADER for file in files}
     return Target(name, files, read, layers)
+
+
+def stored(name: str, folder: Path) -> Target:
+    """Documents and an image of a map in a store. Its skeleton is a map folder, which the other targets damage."""
+    stores._BUILT_IN["memory"] = "tests.search.memory_store:MemoryStore.connect"
+    url = f"memory://{folder.resolve().as_posix().replace('/', '-')}"
+    PlaceMap.load(HERE / "second_order").publish(f"{url}/town", dims=8).close()
+    store, tokens = MemoryStore.connect(url), queries()
+    files = {key: store.read(key) or b"" for key in store.keys("town/") if "/skeleton/" not in key}
+    (collection,) = map(store.open, store.names())
+    image = collection.fetch([0])
+    files |= {PAYLOAD: json.dumps(image.payload[0]).encode(), FULL: image.full[0]}
+    for key, content in files.items():
+        (folder / key).parent.mkdir(parents=True, exist_ok=True)
+        (folder / key).write_bytes(content)
+
+    def put(victim: str, content: bytes) -> None:
+        if victim == PAYLOAD:
+            try:
+                payload = parse_json(content)
+            except ValueError as error:
+                raise BadMap(f"a database refuses it: {error}") from None
+            if not isinstance(payload, dict):
+                raise BadMap("a database refuses it: not an object")
+            collection.write(replace(image, payload=[payload]))
+        elif victim == FULL:
+            collection.write(replace(image, full=[content]))
+        else:
+            store.put(victim, content)
+
+    def read(folder: Path, victim: str, changed: bool) -> None:
+        put(victim, (folder / victim).read_bytes())
+        try:
+            place_map = PlaceMap.load(MapLocation(f"{url}/town"))
+            json.dumps(place_map.info().to_dict(), allow_nan=False)
+            json.dumps([one.to_dict() for one in place_map.records()], allow_nan=False)
+            for hits in place_map.query_tokens(tokens, k=3):
+                json.dumps([hit.to_dict() for hit in hits], allow_nan=False)
+        finally:
+            put(victim, files[victim])
+
+    layers = {"header": PLAIN_JSON, "payload": PLAIN_JSON}
+    layers |= dict.fromkeys(("reduction", "moments", "compaction"), TENSOR_HEADER)
+    named = {key: key.rpartition("/")[2] for key in files}
+    return Target(name, files, read, {key: layers[end] for key, end in named.items() if end in layers})
 
 
 def _layers(files: dict[str, bytes]) -> dict[str, Layer]:

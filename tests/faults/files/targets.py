@@ -21,6 +21,7 @@ TARGETS: dict[str, tuple[str, str, str, int, int]] = {
     "judged map": ("maps", "judged", "saved maps", 60, 6_000),
     "paper map": ("maps", "paper", "saved maps", 60, 6_000),
     "signed map": ("maps", "signed", "maps with a valid header", 60, 10_000),
+    "stored map": ("maps", "stored", "documents of a map in a store", 60, 10_000),
     "token cache": ("maps", "shards", "token cache shards", 60, 20_000),
     "adaptation": ("maps", "adaptation", "camera states of a service", 20, 20_000),
     "png": ("images", "png", "photos and their EXIF data", 25, 4_000),
