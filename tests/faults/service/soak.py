@@ -376,7 +376,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         stack.callback(postgres.remove)
         os.environ["TFA_CACHE"] = str(Path(name) / "cache")
         result = run_soak(Path(name), seconds, postgres.start())
-        sys.stderr.write((Path(name) / "log").read_text("utf-8")[-2000:])
+        sys.stderr.write((Path(name) / "log").read_text("utf-8")[-20_000:])
     table = f"{seconds / 60:g} minutes on {os.cpu_count()} cores; p50, p95 and p99:\n\n{result.format_markdown()}"
     print(table)
     problems = [*result.errors, *result.lost, *result.growth, *result.describe_delays()]
