@@ -93,7 +93,8 @@ def stored(name: str, folder: Path) -> Target:
     files = {key: store.read(key) or b"" for key in store.keys("town/") if "/skeleton/" not in key}
     (collection,) = map(store.open, store.names())
     image = collection.fetch([0])
-    files |= {PAYLOAD: json.dumps(image.payload[0]).encode(), FULL: image.full[0]}
+    payload = {**image.payload[0], "path": "photos/0.png"}  # the same in every checkout
+    files |= {PAYLOAD: json.dumps(payload).encode(), FULL: image.full[0]}
     for key, content in files.items():
         (folder / key).parent.mkdir(parents=True, exist_ok=True)
         (folder / key).write_bytes(content)
