@@ -386,12 +386,13 @@ def test_a_file_larger_than_its_bound_is_not_read(tmp_path: Path) -> None:
 def test_a_video_is_read_within_its_limit_of_memory(tmp_path: Path) -> None:
     path = write_video(tmp_path / "v.mp4", frames=2)
     before = resource.getrlimit(resource.RLIMIT_AS)
-    with mock.patch.object(recording, "_MEMORY", 1 << 27), recording_frames.open_recording(path) as opened:
+    # Each thread of the decoder reserves 64 MiB.
+    with mock.patch.object(recording, "_MEMORY", 1 << 29), recording_frames.open_recording(path) as opened:
         assert len(list(opened.frames())) == 2
         assert resource.getrlimit(resource.RLIMIT_AS) == before
-        sizes = (1 << 20, 1 << 28)
+        sizes = (1 << 20, 1 << 30)
         decoder = SimpleNamespace(decode=lambda _: (SimpleNamespace(pts=None, data=bytes(size)) for size in sizes))
-        with mock.patch.object(opened, "_container", decoder), pytest.raises(BadRecording, match="128 MiB of memory"):
+        with mock.patch.object(opened, "_container", decoder), pytest.raises(BadRecording, match="512 MiB of memory"):
             list(opened.frames())
     assert resource.getrlimit(resource.RLIMIT_AS) == before
 
