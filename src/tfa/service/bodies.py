@@ -85,7 +85,7 @@ _BOUNDS = {"ge": "minimum", "le": "maximum"}
 MultiPartParser.spool_max_size = 2**31  # in memory, within the limit of a body: /tmp may not be writable
 MAX_FILES = 2048  # files to parse at most; the settings limit photos further
 MAX_FIELDS = 256  # form fields that are not photos; a list has one for each item
-FIELD_BYTES = 1_000_000  # largest form field that is not a photo, such as the positions of a batch
+FIELD_BYTES = 1_000_000  # text that is not a photo, such as the positions of a batch
 PHOTO_KEYS = ("image", "images")
 JSON_MARKS = 20_000  # commas and brackets of a JSON body; base64 has none, a position has four
 EXAMPLE = 'send an object such as {"image": "<base64>"}'
@@ -180,6 +180,8 @@ async def read_photos(
         raise Refused(415, f"{problem}; send multipart/form-data with the photo, or application/json")
     if not uploads:
         raise Refused(422, "no photo in the request; send it as the form field 'image' (several: 'images')")
+    if not _is_short(fields):
+        raise Refused(413, f"fields other than photos have more than {FIELD_BYTES:,} characters; send shorter ones")
     return uploads, parse_options(options, fields)
 
 
@@ -189,6 +191,20 @@ async def read_photo(request: Request, options: type[OptionsT], settings: Servic
     if len(uploads) > 1:
         raise Refused(422, f"{len(uploads)} photos in a request for one; use /v1/query/batch for several")
     return uploads[0], fields
+
+
+def _is_short(fields: Mapping[str, Any]) -> bool:
+    """Count the characters of all names and texts, which errors may repeat."""
+    parts, left = list[Any]([fields]), FIELD_BYTES
+    while parts and left >= 0:
+        match parts.pop():
+            case str(text):
+                left -= len(text)
+            case dict(members):
+                parts += [*members, *members.values()]
+            case list(items):
+                parts += items
+    return left >= 0
 
 
 def _check_count(photos: int, settings: ServiceSettings) -> None:

@@ -38,6 +38,7 @@ HEADERS = {
     "Referrer-Policy": "no-referrer",
 }
 RETRY = {"Retry-After": "1"}
+LONGEST_SENTENCE = 10_000  # characters; errors repeat names that clients send
 _log = getLogger("tfa.service")
 INTERNAL_ERROR = (
     "internal error (a bug in the service); see its log. Check the map's revision before you repeat an edit"
@@ -68,7 +69,7 @@ def refuse_busy(sentence: str) -> Refused:
 
 
 def problem(status: int, sentence: str, headers: Mapping[str, str] | None = None) -> JSONResponse:
-    sentence = sentence.encode("utf-8", "replace").decode()  # names in JSON may have lone surrogates
+    sentence = sentence[:LONGEST_SENTENCE].encode("utf-8", "replace").decode()  # names in JSON may have lone surrogates
     return JSONResponse(Problem(error=sentence).to_dict(), status, headers=dict(headers or {}))
 
 

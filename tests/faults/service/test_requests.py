@@ -162,6 +162,23 @@ def test_json_of_many_parts_is_refused_before_it_is_parsed(client, body, monkeyp
         assert "too long" in add(client, ("a.png", picture(40)), positions=positions).json()["error"]
 
 
+@pytest.mark.parametrize(
+    "long", [{"calibration": "x" * 2_000_000}, {"x" * 2_000_000: 1}, {"sessions": ["x" * 500] * 4000}]
+)
+def test_only_photos_are_long(client, long):
+    image = base64.b64encode(picture(5)).decode()
+    refused = client.post("/v1/query", json={"image": image, **long})
+    assert (refused.status_code, len(refused.content) < 200) == (413, True)
+    assert "fields other than photos have more than 1,000,000 characters" in refused.json()["error"]
+
+
+def test_an_error_repeats_no_long_name(client):
+    refused = ask(client, picture(5), calibration="x" * 500_000)
+    assert (refused.status_code, len(refused.content) < 20_000) == (422, True)
+    assert ask(client, picture(5), sessions=["x" * 999] * 200, k=1).status_code == 422
+    assert ask(client, picture(5), sessions=["x" * 9_999] * 200, k=1).status_code == 413
+
+
 def test_json_is_parsed_outside_the_event_loop(client, monkeypatch):
     loops, parse = [], bodies.parse_sent_json
 
