@@ -117,11 +117,13 @@ OPERATIONS ?= 200000
 SEED       ?= 1
 HISTORIES  := histories-folder-2 histories-memory-2 histories-postgres-100 histories-lance-400 histories-milvus-400 \
               histories-qdrant-100
+HISTORIES_OUT ?= build/histories
 .PHONY: $(HISTORIES)
 histories: $(HISTORIES)
+	$(BIN)/python -m tests.faults.table $(HISTORIES_OUT) --of histories --docs docs/explanation/reliability.md
 $(HISTORIES): histories-%: $(VENV)/.installed
 	$(MEMORY) OMP_NUM_THREADS=1 $(BIN)/python -m tests.faults.histories --seed $(SEED) \
-	  --where $(firstword $(subst -, ,$*)) --operations $$(($(OPERATIONS) / $(lastword $(subst -, ,$*))))
+	  --where $(firstword $(subst -, ,$*)) --operations $$(($(OPERATIONS) / $(lastword $(subst -, ,$*)))) --out $(HISTORIES_OUT)
 
 SECONDS ?= 3600
 soak: $(VENV)/.installed

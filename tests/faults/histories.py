@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import json
 import math
 import multiprocessing
 import random
@@ -26,7 +27,7 @@ import time
 import traceback
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -56,6 +57,7 @@ from tests.faults.history_parts import (
     raise_killed,
     run_child,
 )
+from tests.faults.table import Row
 from tfa.errors import BadCalibration, TfaError, UnknownImage
 from tfa.maps import PlaceMap
 from tfa.maps.folder.writer import MAP_FILE_NAME
@@ -644,8 +646,14 @@ class Campaign:
             each(self.run_one(number, min(length, max(left, 1))))
             left -= length
             number += 1
+            if number % 10 == 0:
+                print(f"{self.place}: {self.done:,} operations", file=sys.stderr, flush=True)
             if only is not None:
                 break
+
+    @property
+    def done(self) -> int:
+        return sum(self.counts[verb] for verb in VERBS)
 
     def run_one(self, number: int, length: int) -> History:
         with self.world.cached():
@@ -697,6 +705,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--seed", type=int, default=int(time.time()) % 100_000)
     parser.add_argument("--history", type=int, help="run only the history of that number")
     parser.add_argument("--seconds", type=float, default=math.inf, help="stop after the first history beyond that time")
+    parser.add_argument("--out", type=Path, help="folder for the counts, which `python -m tests.faults.table` reads")
     chosen = parser.parse_args(arguments)
     print(f"histories: --where {chosen.where} --operations {chosen.operations} --seed {chosen.seed}", flush=True)
     started = time.monotonic()
@@ -705,10 +714,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
         with open_place(chosen.where, Path(temporary)) as place:
             campaign = Campaign(world, place, chosen.seed)
             campaign.run(chosen.operations, only=chosen.history, seconds=chosen.seconds)
-    done = sum(campaign.counts[verb] for verb in VERBS)
     print(dict(sorted(campaign.counts.items())))
     seconds = time.monotonic() - started
-    print(f"{done:,} operations, {len(campaign.failures)} failures, {seconds:.0f} s, seed {chosen.seed}")
+    print(f"{campaign.done:,} operations, {len(campaign.failures)} failures, {seconds:.0f} s, seed {chosen.seed}")
+    if chosen.out is not None:
+        row = Row(f"operations: {chosen.where}", campaign.done, len(campaign.failures), seconds)
+        chosen.out.mkdir(parents=True, exist_ok=True)
+        (chosen.out / f"{chosen.where}.jsonl").write_text(json.dumps(asdict(row)) + "\n", "utf-8")
     return 1 if campaign.failures else 0
 
 

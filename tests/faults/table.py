@@ -1,8 +1,8 @@
-"""The table of the fault campaign: attempts and failures.
+"""The table of the fault campaign, or of the random histories: attempts and failures.
 
-    python -m tests.faults.table FOLDER [--docs docs/explanation/reliability.md]
+    python -m tests.faults.table FOLDER [--of histories] [--docs docs/explanation/reliability.md]
 
-FOLDER holds the JSON lines that `Campaign.count` wrote. Exits with 1 if anything failed, or nothing was tried.
+FOLDER holds the JSON lines that each test or place wrote. Exits with 1 if anything failed, or nothing was tried.
 """
 
 from __future__ import annotations
@@ -14,7 +14,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-BEGIN, END = "<!-- the campaign: written by make faults -->", "<!-- end of the campaign -->"
+MARKERS = {
+    "faults": ("<!-- the campaign: written by make faults -->", "<!-- end of the campaign -->"),
+    "histories": ("<!-- the histories: written by make histories -->", "<!-- end of the histories -->"),
+}
 HEADINGS = ("tried", "attempts", "failures", "seconds")
 
 
@@ -56,7 +59,7 @@ def markdown(rows: Sequence[Row]) -> str:
     return "\n".join(lines + [f"| {' | '.join(row.cells)} |" for row in with_total(rows)]) + "\n"
 
 
-def placed(page: str, table: str, begin: str = BEGIN, end: str = END) -> str:
+def placed(page: str, table: str, begin: str, end: str) -> str:
     """The page with the table between its two markers."""
     if page.count(begin) != 1 or page.count(end) != 1 or page.index(begin) > page.index(end):
         raise SystemExit(f"the page needs the lines {begin} and {end}, once each, where the table belongs")
@@ -67,16 +70,17 @@ def placed(page: str, table: str, begin: str = BEGIN, end: str = END) -> str:
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.faults.table", description="The table of a fault campaign.")
     parser.add_argument("folder", type=Path, help="what TFA_FAULTS_OUT named")
+    parser.add_argument("--of", choices=list(MARKERS), default="faults", help="what was tried")
     parser.add_argument("--docs", type=Path, help="a page whose table is replaced")
     given = parser.parse_args(arguments)
     rows = collected(given.folder)
     if not rows:
-        print(f"{given.folder} holds no counts; run the campaign with TFA_FAULTS_OUT={given.folder}", file=sys.stderr)
+        print(f"{given.folder} holds no counts; run: make {given.of}", file=sys.stderr)
         return 1
     table = markdown(rows)
     print(table, end="")
     if given.docs is not None:
-        given.docs.write_text(placed(given.docs.read_text("utf-8"), table), encoding="utf-8")
+        given.docs.write_text(placed(given.docs.read_text("utf-8"), table, *MARKERS[given.of]), "utf-8")
     return 1 if any(row.failures for row in rows) else 0
 
 

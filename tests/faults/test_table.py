@@ -7,8 +7,9 @@ from pathlib import Path
 import pytest
 
 from tests.faults.conftest import Campaign
-from tests.faults.table import BEGIN, END, collected, main, markdown
+from tests.faults.table import MARKERS, collected, main, markdown
 
+BEGIN, END = MARKERS["histories"]
 PAGE = f"# Page\n\nbefore\n\n{BEGIN}\n\nold\n\n{END}\n\nafter\n"
 
 
@@ -42,7 +43,7 @@ def test_the_page_is_changed_between_its_markers_alone(
     page = tmp_path / "page.md"
     page.write_text(PAGE)
     for _ in range(2):  # a second time changes nothing
-        assert main([str(counts), "--docs", str(page)]) == 0
+        assert main([str(counts), "--of", "histories", "--docs", str(page)]) == 0
         written = page.read_text()
         assert written == PAGE.replace("old\n", markdown(collected(counts)))
     assert "| kills | 17 | 0 | 60 |" in capsys.readouterr().out
@@ -53,7 +54,7 @@ def test_a_page_without_its_markers_is_left_as_it_is(counts: Path, tmp_path: Pat
     page = tmp_path / "page.md"
     page.write_text(text)
     with pytest.raises(SystemExit, match="once each"):
-        main([str(counts), "--docs", str(page)])
+        main([str(counts), "--of", "histories", "--docs", str(page)])
     assert page.read_text() == text
 
 
