@@ -18,6 +18,7 @@ from tests.maps.conftest import photo
 from tfa.core.tokens import Tokens
 from tfa.errors import BadMap, StoreConflict
 from tfa.maps import PlaceMap
+from tfa.maps.folder import writer
 from tfa.maps.merge import merge_maps
 from tfa.maps.store import edits, header, storage, versions
 from tfa.photos.images import as_rgb
@@ -27,6 +28,8 @@ PLACES, COPIES, FIRST, CAMERA = 20, 3, 8, 6  # photos: of places, pixel copies, 
 FEW, MANY = 4, 18  # images between which additions and removals keep a map
 DIMS = 12  # search dimensions in a store
 LENGTH = 200  # operations of a history
+ROUNDING = 2**-10  # of scores, whose rows are float16
+SEGMENTS = 3  # of a map in a folder
 MINUTE = 61.0  # seconds after which an edit counts as abandoned
 KINDS = {
     "second-order": BuildOptions(head="second-order"),
@@ -92,13 +95,14 @@ class World:
 
     @contextlib.contextmanager
     def cached(self) -> Iterator[None]:
-        """Use a token cache of this world, and read the header of a store whenever it is used."""
-        before, clock = os.environ.get("TFA_CACHE"), versions._LOOK_AGAIN
+        """Use a token cache of this world, read a store's header whenever it is used, and join additions often."""
+        before, clock, segments = os.environ.get("TFA_CACHE"), versions._LOOK_AGAIN, writer.MAX_SEGMENTS
         os.environ["TFA_CACHE"], versions._LOOK_AGAIN = str(self.folder / "cache"), 0.0
+        writer.MAX_SEGMENTS = SEGMENTS
         try:
             yield
         finally:
-            versions._LOOK_AGAIN = clock
+            versions._LOOK_AGAIN, writer.MAX_SEGMENTS = clock, segments
             if before is None:
                 del os.environ["TFA_CACHE"]
             else:

@@ -70,6 +70,67 @@ def test_additions_are_joined_for_every_head(saved, camera, dusk, tmp_path, cach
     assert copy.calibrations == ["after-9", "after-4"]
 
 
+KINDS = {
+    "paper": BuildOptions(head="paper", storage="float16"),
+    "paper int7": BuildOptions(head="paper", storage="int7"),
+    "dual": BuildOptions(head="paper-dual"),
+    "second-order": BuildOptions(),
+    "reduced": BuildOptions(rerank=False, dims=8),
+}
+
+
+@pytest.mark.parametrize("kind", list(KINDS))
+def test_removed_additions_are_dropped_when_additions_are_joined(kind, town, camera, tmp_path, cache, monkeypatch):
+    built = PlaceMap.build(town, encoder=FakeEncoder(), spec=SPEC, map_spec=KINDS[kind])
+    if kind != "dual":
+        built.calibrate(camera, name="night")
+    new = [photo(tmp_path / "new" / f"{place}.png", place) for place in range(200, 206)]
+    maps = []
+    for name, most in (("joined", 4), ("apart", 100)):
+        monkeypatch.setattr(writer, "MAX_SEGMENTS", most)
+        built.save(tmp_path / f"{name}.tfa")
+        editor = reopened(tmp_path / f"{name}.tfa")
+        editor.remove([3])
+        for number, path in enumerate(new):
+            assert editor.add([path]).added == [14 + number]
+            if number % 2:
+                editor.remove([14 + number])
+        maps += [editor, reopened(tmp_path / f"{name}.tfa")]
+    editor, joined, *apart = maps
+    for one in (editor, joined):
+        assert [record.id for record in one.state.images] == [*range(15), *range(16, 20)]  # 15 was removed and joined
+        assert one.state.removed == {3, 17, 19}
+        assert one.state.segments == (14, 3, 1, 1)
+    assert {len(one.state.images) for one in apart} == {20}
+    queries = [*new, *sorted(camera.iterdir())]
+    for head in ("none", *joined.calibrations):
+        expected = [
+            [(hit.id, hit.score) for hit in found] for found in apart[1].query_many(queries, k=99, calibration=head)
+        ]
+        for one in (editor, joined):
+            found = one.query_many(queries, k=99, calibration=head)
+            assert [[hit.id for hit in answer] for answer in found] == [[own for own, _ in row] for row in expected]
+            scores = [[hit.score for hit in answer] for answer in found]
+            np.testing.assert_allclose(scores, [[score for _, score in row] for row in expected], rtol=1e-5)
+    assert joined.add([new[1]]).added == [20]
+
+
+def test_a_calibration_is_adopted_after_removed_images_were_dropped(saved, camera, dusk, tmp_path, cache, monkeypatch):
+    monkeypatch.setattr(writer, "MAX_SEGMENTS", 2)
+    editor = reopened(saved, cache)
+    editor.add([photo(tmp_path / "new" / f"{place}.png", place) for place in (200, 201)])
+    editor.remove([14])
+    apart = PlaceMap(editor.storage.branch(saved=False), FakeEncoder())
+    apart.calibrate(camera, name="night")
+    editor.add([photo(tmp_path / "new" / "202.png", 202)])
+    assert [record.id for record in editor.state.images] == [*range(14), 15, 16]
+    editor.adopt_calibration(apart, "night")
+    reopened(saved).calibrate(camera, name="again")
+    opened = reopened(saved)
+    np.testing.assert_array_equal(scores(opened, [dusk], "night"), scores(opened, [dusk], "again"))
+    assert opened.query(tmp_path / "new" / "202.png", k=1, calibration="night")[0].id == 16
+
+
 def test_an_unsaved_map_can_be_calibrated_and_saved(place_map, camera, dusk, tmp_path):
     place_map.calibrate(camera, name="night")
     place_map.save(tmp_path / "m.tfa")

@@ -92,7 +92,7 @@ def draw_photos(
     if known:
         raise BadCalibration(
             f"{len(known)} of {len(content)} photos are in the map (first: {known[0]}); calibrate with other photos "
-            "from the camera that will query the map (removed photos stay in the map until tfa refit)",
+            "from the camera that will query the map (removed photos can stay in the map until tfa refit)",
             known[0],
         )
     notes = [f"duplicate photos, ignored: {repeated}"] if repeated else []

@@ -133,6 +133,10 @@ class NamedHead:
         """Return a second-order head with all rows of the map's spaces."""
         return dataclasses.replace(self, stored=self.stored.over(spaces))
 
+    def keeping(self, rows: np.ndarray) -> NamedHead:
+        """Drop all other images."""
+        return dataclasses.replace(self, stored=self.stored.keeping(rows))
+
     def made_in(self, revision: int) -> NamedHead:
         """Set the map revision that added this calibration."""
         return dataclasses.replace(self, calibration={**(self.calibration or {}), "revision": revision})
@@ -246,6 +250,20 @@ class MapState:
     def changed(self, **changes: Any) -> MapState:
         """Return the next revision."""
         return dataclasses.replace(self, revision=self.revision + 1, **changes)
+
+    def without_removed(self, start: int) -> MapState:
+        """Drop the removed images from gallery row `start` on that no head was fitted on."""
+        gone = [row >= start and one.id in self.removed and not one.fitted for row, one in enumerate(self.images)]
+        if not any(gone):
+            return self
+        rows = np.flatnonzero(~np.array(gone))
+        images = [self.images[row] for row in rows]
+        return dataclasses.replace(
+            self, images=images, removed=self.removed & {one.id for one in images},
+            heads=tuple(head.keeping(rows) for head in self.heads),
+            spaces=None if self.spaces is None else self.spaces.keeping(rows),
+            compact=None if self.compact is None else self.compact.keeping(rows),
+        )  # fmt: skip
 
     def with_calibration(self, head: NamedHead) -> MapState:
         """Add or replace a calibration, and activate it."""

@@ -387,7 +387,7 @@ class MemoryStorage(Storage):
     """A state in memory; if it has a folder, each edit is first written there in one atomic step."""
 
     has_all_rows = True
-    removal_note = "removed photos no longer answer; their descriptors stay in the map until tfa refit"
+    removal_note = "removed photos no longer answer; the head stays fitted on them until tfa refit"
     refit_advice = "refit with: tfa refit"
 
     def __init__(self, state: MapState, path: Path | None = None, facts: MapInfo | None = None) -> None:
@@ -563,7 +563,9 @@ class MemoryStorage(Storage):
 
     def adopt_calibration(self, place_map: Map, other: MapState, name: str) -> None:
         state = self._snapshot.state
-        head, images = other.chosen(name), other.images
+        gone = {*range(state.next_id)} - {record.id for record in state.images}  # removed images, dropped meanwhile
+        rows = np.array([row for row, one in enumerate(other.images) if one.id not in gone], np.int64)
+        head, images = other.chosen(name).keeping(rows), [other.images[row] for row in rows]
         pairs = zip(state.images, images, strict=False)
         alike = len(images) <= len(state.images) and all((a.id, a.digest) == (b.id, b.digest) for a, b in pairs)
         if state.head_digest(DATABASE) != other.head_digest(DATABASE) or not alike:

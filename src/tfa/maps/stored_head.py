@@ -279,6 +279,11 @@ class StoredSpaces:
     def grown(self, tokens: Tokens) -> StoredSpaces:
         return replace(self, spaces=tuple(space.grown(tokens, self.storage) for space in self.spaces))
 
+    def keeping(self, rows: np.ndarray) -> StoredSpaces:
+        """Drop all other images."""
+        spaces = [replace(one, halves=one.halves.select(rows), lengths=one.lengths[rows]) for one in self.spaces]
+        return replace(self, spaces=tuple(spaces))
+
     def starting_with(self, older: StoredSpaces) -> StoredSpaces:
         """Reuse the sides and first chunks of `older`, which are equal."""
         pairs = zip(self.spaces, older.spaces, strict=True)
@@ -409,6 +414,15 @@ class StoredHead:
         terms = [replace(term, gallery=term.gallery.appended(own)) for term, own in zip(old, rows, strict=True)]
         bias = np.concatenate([self.scorer.bias, compute_row_bias(self.scorer, rows)])
         return self._with_rows(replace(self.scorer, terms=tuple(terms), bias=bias, duplicates=None))
+
+    def keeping(self, rows: np.ndarray) -> StoredHead:
+        """Drop all other images; terms with equal rows still share them."""
+        galleries = {id(term.gallery): term.gallery for term in self.scorer.terms}
+        kept = {key: gallery.select(rows) for key, gallery in galleries.items()}
+        terms = tuple(replace(term, gallery=kept[id(term.gallery)]) for term in self.scorer.terms)
+        reduced = None if self.reduced is None else replace(self.reduced, rows=self.reduced.rows.select(rows))
+        scorer = replace(self.scorer, terms=terms, bias=self.scorer.bias[rows], duplicates=None)
+        return replace(self, scorer=scorer, reduced=reduced)
 
     def _with_rows(self, scorer: Scorer) -> StoredHead:
         """Replace the scorer by one with more rows, which the same reduction reduces."""

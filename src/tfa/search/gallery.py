@@ -97,12 +97,16 @@ class Gallery:
         return take_rows(self.chunks, indices, np.result_type(np.float32, *stored))
 
     def select(self, indices: np.ndarray) -> Gallery:
-        """Return some rows, by increasing index, in stored form; no other row is read."""
+        """Return some rows, by increasing index, in stored form; no other row is read, and whole chunks are shared."""
         ends = np.cumsum([len(chunk) for chunk in self.chunks])
-        pieces = np.split(indices, np.searchsorted(indices, ends[:-1]))
-        starts = [0, *ends[:-1].tolist()]
-        chunks = [c[own - start] for c, own, start in zip(self.chunks, pieces, starts, strict=True) if len(own)]
-        return Gallery(tuple(chunks))
+        chunks, derived = list[Rows](), dict[int, Any]()
+        for index, own in enumerate(np.split(indices, np.searchsorted(indices, ends[:-1]))):
+            chunk = self.chunks[index]
+            if len(own) == len(chunk) and index in self._derived:
+                derived[len(chunks)] = self._derived[index]
+            if len(own):
+                chunks.append(chunk if len(own) == len(chunk) else chunk[own - (ends[index] - len(chunk))])
+        return Gallery(tuple(chunks), derived)
 
     def between(self, start: int, stop: int) -> Rows | None:
         """Return rows `start` to `stop` in stored form; None if there are none."""

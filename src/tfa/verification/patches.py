@@ -33,7 +33,7 @@ from tfa.core.arrays import Spill, l2_normalize, map_in_threads, to_float32
 from tfa.core.tokens import Tokens
 from tfa.errors import BadMap, BadTokens
 from tfa.method.vocabulary import DrawnPatches
-from tfa.search.gallery import rows_between, take_rows
+from tfa.search.gallery import Gallery, rows_between, take_rows
 from tfa.types import RerankSpec
 from tfa.verification.matching import BY_EVIDENCE, ONE_WINDOW, Matches, Windows, find_matches, measure_evidence
 from tfa.verification.reranking import EARLIER_WEIGHT, WEIGHT, Compared
@@ -266,6 +266,11 @@ class CompactTokens:
         map_in_threads(written, range(len(tokens)))
         sums = None if self.sums is None else np.concatenate([self.sums, _sum_rows(chunk)])
         return replace(self, chunks=(*self.chunks, chunk), sums=sums)
+
+    def keeping(self, rows: np.ndarray) -> CompactTokens:
+        """Drop all other images."""
+        chunks: Any = Gallery(self.chunks).select(rows).chunks
+        return replace(self, chunks=chunks, sums=None if self.sums is None else self.sums[rows])
 
     def __len__(self) -> int:
         return sum(map(len, self.chunks))

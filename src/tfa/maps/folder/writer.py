@@ -218,7 +218,8 @@ def write_all(folder: OpenFolder, state: MapState) -> MapState:
 def write_addition(folder: OpenFolder, state: MapState) -> MapState:
     """Write the rows that are in no file yet as a new segment, then the header."""
     files, segments = state.files, state.segments
-    if len(segments) >= MAX_SEGMENTS:  # keep the first segment and join the additions
+    if len(segments) >= MAX_SEGMENTS:  # keep the first segment, join the additions, and drop what was removed from them
+        state = state.without_removed(segments[0])
         first: dict[tuple[str, str | None], dict[str, Any]] = {}
         for entry in files:
             first.setdefault((entry["role"], entry["head"]), entry)
