@@ -132,7 +132,7 @@ def test_removing_says_what_stays_and_refit_forgets_it(town, tmp_path, cache):
     built = PlaceMap.build(town, head="paper", encoder=FakeEncoder(), spec=SPEC)
     built.save(tmp_path / "m.tfa")
     report = built.remove([0, 1])
-    assert any("stays fitted on them until tfa refit" in note for note in report.notes)
+    assert any("to fit the head without them, run tfa refit" in note for note in report.notes)
     assert built.info().to_dict()["removed_images"] == 2
     built.refit()
     opened = reopened(tmp_path / "m.tfa")

@@ -387,7 +387,7 @@ class MemoryStorage(Storage):
     """A state in memory; if it has a folder, each edit is first written there in one atomic step."""
 
     has_all_rows = True
-    removal_note = "removed photos no longer answer; the head stays fitted on them until tfa refit"
+    removal_note = "removed photos no longer answer; to fit the head without them, run tfa refit"
     refit_advice = "refit with: tfa refit"
 
     def __init__(self, state: MapState, path: Path | None = None, facts: MapInfo | None = None) -> None:
