@@ -110,18 +110,18 @@ def test_photos_of_one_batch_are_answered_in_their_order(town):
     encoder, place_map = GatedEncoder(), opened(town)
     own = kept.MapCameras(place_map, 4)
     queries = QueryQueue("town", lambda: place_map, encoder, ServiceSettings(batch_size=16), Metrics(), own)
-    queries.answer(as_rgb(DRIVE[0]), QueryOptions())
+    queries.submit(as_rgb(DRIVE[0]), QueryOptions())
     assert encoder.entered.wait(PATIENCE)
     names = ["a", None, "b", "a", "a", "b", None, "a"]
     photos = [as_rgb(DRIVE[number]) for number in range(8)]
     asked = [
-        queries.answer(one, QueryOptions(k=3), name and kept.CameraKey("", name))
+        queries.submit(one, QueryOptions(k=3), name and kept.CameraKey("", name))
         for one, name in zip(photos, names, strict=True)
     ]
-    broken = queries.answer(
+    broken = queries.submit(
         photos[0].resize((1, 1)), QueryOptions(), kept.CameraKey("", "a")
     )  # then every photo is encoded alone
-    last = queries.answer(photos[1], QueryOptions(k=3), kept.CameraKey("", "a"))
+    last = queries.submit(photos[1], QueryOptions(k=3), kept.CameraKey("", "a"))
     encoder.gate.set()
     answers = [future.result(PATIENCE) for future in (*asked, last)]
     with pytest.raises(RuntimeError, match="breaks the encoder"):

@@ -51,7 +51,7 @@ def image(place):
 
 def test_queries_that_wait_are_answered_in_one_batch(gated, town):
     encoder, queries, metrics = gated
-    first = queries.answer(image(0), QueryOptions(k=1))
+    first = queries.submit(image(0), QueryOptions(k=1))
     assert encoder.entered.wait(PATIENCE)
     kinds = [
         QueryOptions(k=3),
@@ -59,8 +59,8 @@ def test_queries_that_wait_are_answered_in_one_batch(gated, town):
         QueryOptions(k=2),
         QueryOptions(k=1, calibration="night"),
     ]
-    later = [queries.answer(image(place), question) for place, question in enumerate(kinds, 1)]
-    tokens = queries.tokens(image(6))
+    later = [queries.submit(image(place), question) for place, question in enumerate(kinds, 1)]
+    tokens = queries.submit(image(6))
     encoder.gate.set()
     assert [hit.id for hit in first.result(PATIENCE).hits] == [0]
     assert [len(future.result(PATIENCE).hits) for future in later[:3]] == [3, 1, 2]
@@ -76,10 +76,10 @@ def test_queries_that_wait_are_answered_in_one_batch(gated, town):
 
 def test_a_photo_that_breaks_the_encoder_spoils_no_other(gated):
     encoder, queries, _ = gated
-    first = queries.answer(image(0), QueryOptions(k=1))
+    first = queries.submit(image(0), QueryOptions(k=1))
     assert encoder.entered.wait(PATIENCE)
-    bad = queries.answer(image(1).resize((1, 1)), QueryOptions(k=1))
-    good = queries.answer(image(2), QueryOptions(k=1))
+    bad = queries.submit(image(1).resize((1, 1)), QueryOptions(k=1))
+    good = queries.submit(image(2), QueryOptions(k=1))
     encoder.gate.set()
     assert first.result(PATIENCE).hits[0].id == 0
     assert good.result(PATIENCE).hits[0].id == 2
@@ -87,26 +87,13 @@ def test_a_photo_that_breaks_the_encoder_spoils_no_other(gated):
         bad.result(PATIENCE)
 
 
-def test_a_full_queue_is_told(gated):
-    encoder, queries, _ = gated
-    queries.answer(image(0), QueryOptions())
-    assert encoder.entered.wait(PATIENCE)
-    waiting = [queries.answer(image(1), QueryOptions()) for _ in range(8)]
-    assert len(queries) == 8
-    with pytest.raises(Refused, match="8 queries are waiting") as refusal:
-        queries.answer(image(1), QueryOptions())
-    assert refusal.value.status == 503
-    encoder.gate.set()
-    assert all(len(future.result(PATIENCE).hits) == 5 for future in waiting)
-
-
 def test_what_waits_is_answered_before_the_end(town):
     queries = QueryQueue("town", lambda: opened(town), FakeEncoder(), ServiceSettings(), Metrics())
-    waiting = [queries.answer(image(place), QueryOptions(k=1)) for place in range(3)]
+    waiting = [queries.submit(image(place), QueryOptions(k=1)) for place in range(3)]
     queries.close()
     assert [future.result(0).hits[0].id for future in waiting] == [0, 1, 2]
     with pytest.raises(Refused, match="stopping"):
-        queries.answer(image(0), QueryOptions())
+        queries.submit(image(0), QueryOptions())
 
 
 def test_a_batch_that_fails_fails_its_own_queries_only(town, caplog):
@@ -119,8 +106,8 @@ def test_a_batch_that_fails_fails_its_own_queries_only(town, caplog):
 
     queries = QueryQueue("town", current, FakeEncoder(), ServiceSettings(), Metrics())
     with pytest.raises(OSError, match="Input/output error"):
-        queries.answer(image(0), QueryOptions()).result(PATIENCE)
-    assert queries.answer(image(3), QueryOptions(k=1)).result(PATIENCE).hits[0].id == 3
+        queries.submit(image(0), QueryOptions()).result(PATIENCE)
+    assert queries.submit(image(3), QueryOptions(k=1)).result(PATIENCE).hits[0].id == 3
     assert queries.state == "ready"
     assert "batch of 1 queries of town failed" in caplog.text
     queries.close()
@@ -142,10 +129,10 @@ class EndingEncoder(GatedEncoder):
 def test_a_thread_that_fails_goes_on(town, caplog):
     encoder, place_map = EndingEncoder(), opened(town)
     queries = QueryQueue("town", lambda: place_map, encoder, ServiceSettings(batch_size=1), Metrics())
-    first, states = queries.answer(image(0), QueryOptions()), []
+    first, states = queries.submit(image(0), QueryOptions()), []
     first.add_done_callback(lambda _: states.append(queries.state))
     assert encoder.entered.wait(PATIENCE)
-    waiting = [queries.answer(image(place), QueryOptions(k=1)) for place in range(3)]
+    waiting = [queries.submit(image(place), QueryOptions(k=1)) for place in range(3)]
     encoder.gate.set()
     with pytest.raises(Refused, match="the service failed on this query") as refusal:
         first.result(PATIENCE)
@@ -160,14 +147,14 @@ def test_a_thread_that_fails_goes_on(town, caplog):
 def test_a_batch_that_hangs_is_told_and_queries_are_refused(town):
     encoder, place_map = GatedEncoder(), opened(town)
     queries = QueryQueue("town", lambda: place_map, encoder, ServiceSettings(stall_seconds=0.1), Metrics())
-    first = queries.answer(image(0), QueryOptions(k=1))
+    first = queries.submit(image(0), QueryOptions(k=1))
     wait_until(lambda: queries.state == "stalled")
     with pytest.raises(Refused, match=r"running for more than 0\.1 s"):
-        queries.answer(image(0), QueryOptions())
+        queries.submit(image(0), QueryOptions())
     encoder.gate.set()
     assert first.result(PATIENCE).hits[0].id == 0
     wait_until(lambda: queries.state == "ready")
-    assert queries.answer(image(1), QueryOptions(k=1)).result(PATIENCE).hits[0].id == 1
+    assert queries.submit(image(1), QueryOptions(k=1)).result(PATIENCE).hits[0].id == 1
     queries.close()
 
 
@@ -181,7 +168,7 @@ def test_every_query_that_is_taken_is_answered_also_while_the_queue_closes(town)
         start.wait(PATIENCE)
         while not refused:
             try:
-                taken.append(queries.answer(photo, QueryOptions(k=1)))
+                taken.append(queries.submit(photo, QueryOptions(k=1)))
             except Refused as refusal:
                 if "stopping" in str(refusal):
                     refused.append(refusal)
@@ -190,7 +177,7 @@ def test_every_query_that_is_taken_is_answered_also_while_the_queue_closes(town)
     for thread in threads:
         thread.start()
     start.wait(PATIENCE)
-    taken.append(queries.answer(photo, QueryOptions(k=1)))
+    taken.append(queries.submit(photo, QueryOptions(k=1)))
     queries.close()
     for thread in threads:
         thread.join(PATIENCE)

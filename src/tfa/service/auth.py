@@ -28,6 +28,7 @@ from tfa.service.settings import ServiceSettings, find_api_key
 
 _log = getLogger("tfa.service")
 _CUT_OFF = "the service stopped before it answered; check the map's revision to see whether the edit was made"
+_LONGEST = 200  # characters of a path or name that a client chose
 _LOGGED_KEYS = ("added", "removed", "reset", "dropped", "active", "job", "revision")  # response fields to log
 
 
@@ -87,10 +88,12 @@ class AuditedRoute(APIRoute):
 
 def _note(request: Request, status: int, result: dict[str, Any]) -> None:
     service = request.app.state.service
+    if not hasattr(request.state, "caller"):  # refused before its rate was limited, so anyone could fill the log
+        return
     service.audit.write(
         **describe_caller(request),
-        action=f"{request.method} {request.url.path}",
-        map=request.query_params.get("map") or next(iter(service.maps)),
+        action=f"{request.method} {request.url.path[:_LONGEST]}",
+        map=(request.query_params.get("map") or next(iter(service.maps)))[:_LONGEST],
         status=status,
         result=result,
     )
@@ -146,14 +149,14 @@ def may_edit(settings: ServiceSettings, api_key: str | None) -> bool:
     return known is not None and known.edits
 
 
-def reader(request: Request, credentials: Credentials) -> None:
+async def reader(request: Request, credentials: Credentials) -> None:
     """Refuse callers that may not read or exceed the rate limit."""
     settings, api_key = _admit(request, credentials)
     if not may_read(settings, api_key):
         raise _refuse_caller(api_key, "reading needs an API key")
 
 
-def editor(request: Request, credentials: Credentials) -> None:
+async def editor(request: Request, credentials: Credentials) -> None:
     """Refuse callers that may not edit or exceed the rate limit."""
     settings, api_key = _admit(request, credentials)
     if may_edit(settings, api_key):

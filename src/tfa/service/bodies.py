@@ -87,6 +87,7 @@ MAX_FILES = 2048  # files to parse at most; the settings limit photos further
 MAX_FIELDS = 256  # form fields that are not photos; a list has one for each item
 FIELD_BYTES = 1_000_000  # text that is not a photo, such as the positions of a batch
 PHOTO_KEYS = ("image", "images")
+MOST_ITEMS = 1024  # of a list, such as positions: the largest batch
 JSON_MARKS = 20_000  # commas and brackets of a JSON body; base64 has none, a position has four
 EXAMPLE = 'send an object such as {"image": "<base64>"}'
 
@@ -150,6 +151,8 @@ def parse_options(options: type[OptionsT], fields: Mapping[str, Any]) -> Options
         value = read[name]
         if item is not None and isinstance(value, str):
             value = [value] if item is str else value.split(",")
+        if isinstance(value, list) and len(value) > MOST_ITEMS:  # each may get an error
+            raise Refused(413, f"{name} has {len(value):,} items; send at most {MOST_ITEMS:,}")
         try:
             read[name] = reader.validate_python(value)
         except ValidationError as error:

@@ -10,7 +10,7 @@ from dataclasses import replace
 from functools import partial
 from logging import getLogger
 from pathlib import Path
-from typing import Annotated, TypeVar, get_args
+from typing import Annotated, Any, TypeVar, get_args
 from urllib.parse import quote
 
 from fastapi import Depends, Query, Request
@@ -22,18 +22,19 @@ from tfa.errors import BadMap
 from tfa.maps import PlaceMap
 from tfa.service.auth import AuditLog, RateLimit
 from tfa.service.bodies import Upload
+from tfa.service.cameras import CameraKey
 from tfa.service.decoders import DECODER_COUNT, Decoded, FairTurns, SharedEncoder, shared_decoders
 from tfa.service.jobs import JobBoard, JobState
 from tfa.service.live import Copies, LiveMap
 from tfa.service.middleware import Metrics
 from tfa.service.problems import Refused, refuse_busy
 from tfa.service.settings import ServiceSettings
-from tfa.types import ImageRecord
+from tfa.types import ImageRecord, QueryOptions
 
 _T = TypeVar("_T")
 _log = getLogger("tfa.service")
 MOST_DIGITS = 18  # longest image id
-WORKERS = 2  # threads of a map for copies, explanations and evidence
+WORKERS = 3  # threads of a map for lists, explanations and evidence, at most two for one caller
 
 
 class Service:
@@ -42,11 +43,12 @@ class Service:
     def __init__(self, maps: Sequence[PlaceMap], settings: ServiceSettings) -> None:
         if not maps:
             raise BadMap("no map to serve; pass one or more maps")
-        self.settings, self.metrics, self.copies = settings, Metrics(), Copies()
+        self.settings, self.metrics, self.copies = settings, Metrics(), Copies(settings)
         self.jobs, self.rates = JobBoard(), RateLimit(settings.limited_rate)
         self.audit = AuditLog(None if settings.audit_log is None else Path(settings.audit_log))
         self._warm = False
-        self._turns = FairTurns(DECODER_COUNT, settings.max_waiting, os.cpu_count() or 1)
+        # A caller leaves a decoder and a core to others.
+        self._turns = FairTurns(DECODER_COUNT, min(DECODER_COUNT, os.cpu_count() or 1) - 1, settings.max_waiting)
         self.maps: dict[str, LiveMap] = {}
         encoders: dict[str, SharedEncoder] = {}
         for place_map in maps:
@@ -61,6 +63,9 @@ class Service:
         self._decoders = ThreadPoolExecutor(DECODER_COUNT, thread_name_prefix="tfa-decode")
         # A store that hangs stops only the threads of its map.
         self._workers = {name: ThreadPoolExecutor(WORKERS, thread_name_prefix=f"tfa-work-{name}") for name in self.maps}
+        self._work_turns = {name: FairTurns(WORKERS, WORKERS - 1, settings.max_waiting) for name in self.maps}
+        self._checker, self._check = ThreadPoolExecutor(1, thread_name_prefix="tfa-check"), Future[str | None]()
+        self._check.set_result(None)
         for state in get_args(JobState):
             self.metrics.jobs.labels(state).set_function(partial(self.jobs.count, state))
 
@@ -70,10 +75,15 @@ class Service:
         troubles = [live.queries.state for live in self.maps.values() if live.queries.state != "ready"]
         return troubles[0] if troubles else "ready" if self._warm else "loading"
 
-    @property
-    def trouble(self) -> str | None:
-        """Message about the first map that cannot answer, such as one whose store is down; may contact the store."""
-        return next((trouble for live in self.maps.values() if (trouble := live.trouble) is not None), None)
+    async def find_trouble(self) -> str | None:
+        """Return a message about the first map that cannot answer, such as one whose store is down.
+
+        Requests that arrive during a check share its result: a store that hangs holds one thread.
+        """
+        if self._check.done():
+            troubles = (live.trouble for live in self.maps.values())
+            self._check = self._checker.submit(lambda: next((one for one in troubles if one is not None), None))
+        return await asyncio.shield(asyncio.wrap_future(self._check))
 
     def warm_up(self) -> None:
         """Run every encoder once and pack every map, so that the first queries are not slow."""
@@ -99,21 +109,52 @@ class Service:
         async with self._turns.take(request.state.caller):
             return await asyncio.get_running_loop().run_in_executor(self._decoders, decode)
 
-    async def work(self, live: LiveMap, call: Callable[[], _T]) -> _T:
-        """Run a slow call in a thread of this map."""
-        return await wait_for(self._workers[live.name].submit(call))
+    async def copy_image(self, request: Request, live: LiveMap, record: ImageRecord, size: int) -> bytes:
+        """Return a JPEG copy of a map image, from the cache or when it is the caller's turn."""
+        copy = self.copies.find(record, size)
+        if copy is None:
+            content = await self.work(request, live, lambda: live.read_photo(record))
+            async with self._turns.take(request.state.caller):
+                copy = await wait_for(self._decoders.submit(self.copies.make, record, content, size))
+        return copy
+
+    async def queue(
+        self,
+        request: Request,
+        live: LiveMap,
+        upload: Upload,
+        options: QueryOptions | None = None,
+        camera: CameraKey | None = None,
+    ) -> Future[Any]:
+        """Decode a photo and queue it when it is the caller's turn, for an answer or, without options, its tokens."""
+        photo = await self.decode(upload, live.encoder, request)
+        live.queries.check()
+        await live.turns.acquire(caller := request.state.caller)
+        release = partial(asyncio.get_running_loop().call_soon_threadsafe, live.turns.release, caller)
+        try:
+            query = live.queries.submit(photo.image, options, camera)
+        except BaseException:
+            live.turns.release(caller)
+            raise
+        query.add_done_callback(lambda _: release())
+        return query
+
+    async def work(self, request: Request, live: LiveMap, call: Callable[[], _T]) -> _T:
+        """Run a slow call in a thread of this map, when it is the caller's turn."""
+        async with self._work_turns[live.name].take(request.state.caller):
+            return await wait_for(self._workers[live.name].submit(call))
 
     def close(self) -> None:
         """Finish accepted work in order: jobs first, since they end in edits."""
         self.jobs.close()
         for live in self.maps.values():
             live.close()
-        for pool in (self._decoders, *self._workers.values()):
+        for pool in (self._decoders, self._checker, *self._workers.values()):
             pool.shutdown(wait=True, cancel_futures=True)
         self.audit.close()
 
 
-def get_service(request: Request) -> Service:
+async def get_service(request: Request) -> Service:  # async: no thread, which a store that hangs may hold
     service = request.app.state.service
     assert isinstance(service, Service)
     return service
@@ -158,8 +199,8 @@ def image_url(live: LiveMap, image_id: int) -> str:
     return f"v1/images/{image_id}/file?map={quote(live.name)}"
 
 
-async def find_record(service: Service, live: LiveMap, image_id: int) -> ImageRecord:
-    record = await service.work(live, lambda: live.current.storage.record(image_id))
+async def find_record(request: Request, service: Service, live: LiveMap, image_id: int) -> ImageRecord:
+    record = await service.work(request, live, lambda: live.current.storage.record(image_id))
     if record is None:
         raise Refused(404, f"image {image_id} not found in {live.name}; /v1/images lists all images")
     return record

@@ -27,6 +27,7 @@ try:
 except ImportError:  # no resource limits on this system; the parent's timeout still applies
     resource = None  # type: ignore[assignment]
 
+FIT = "fit"  # resampling that keeps the aspect ratio
 BASE_BYTES = 2**30  # address space for Python and its libraries
 PIXEL_BYTES = 32  # address space per pixel while it is decoded, rotated and written
 HARD_CPU_SECONDS = 600  # processor time of a process, which the parent then replaces
@@ -62,7 +63,10 @@ def answer_request(request: dict[str, Any], content: bytes, pixels: IO[bytes]) -
         image, kind = decode_untrusted(content, request["name"], request["most_pixels"])
         if request["reads"] is not None:  # resize here, so that fewer pixels pass the pipe
             width, height, resample = request["reads"]
-            image = resize(image, (width, height), resample)
+            if resample == FIT:
+                image.thumbnail((width, height), Image.Resampling.LANCZOS)
+            else:
+                image = resize(image, (width, height), resample)
         body = image.tobytes()
         result: dict[str, Any] = {"kind": kind, "size": image.size}
     except BadImage as error:

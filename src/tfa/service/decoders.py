@@ -201,38 +201,54 @@ def shared_decoders() -> DecoderPool:
 
 
 class FairTurns:
-    """Turns at the decoders: callers take them by rotation, and leave a decoder and a core to other callers.
+    """Turns at decoders or threads: callers take them by rotation, and each holds at most `each` of all `places`.
 
-    If too many photos wait, the caller with most of them is refused. Not thread-safe: only the event loop calls it.
+    If too many requests wait, the caller with most of them is refused. Not thread-safe: only the event loop calls it.
     """
 
-    def __init__(self, decoders: int, most_waiting: int, cores: int) -> None:
-        self._free, self._each, self._most = decoders, max(1, min(decoders, cores) - 1), most_waiting
+    def __init__(self, places: int, each: int, most_waiting: int) -> None:
+        self._free, self._each, self._most = places, max(1, each), most_waiting
         self._running: Counter[str] = Counter()
         self._waiting: OrderedDict[str, deque[asyncio.Future[None]]] = OrderedDict()  # the next caller first
+
+    def __len__(self) -> int:
+        """Return the number of waiting requests."""
+        return sum(map(len, self._waiting.values()))
 
     @contextlib.asynccontextmanager
     async def take(self, caller: str) -> AsyncIterator[None]:
         """Wait for a turn, and hold it."""
-        if sum(map(len, self._waiting.values())) >= self._most:  # each photo takes memory
+        await self.acquire(caller)
+        try:
+            yield
+        finally:
+            self.release(caller)
+
+    async def acquire(self, caller: str) -> None:
+        """Wait for a turn, which `release` ends."""
+        if len(self) >= self._most:  # each request takes memory
             self._refuse_longest(caller)
         turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._waiting.setdefault(caller, deque()).append(turn)
         self._start_next()
         try:
             await turn
-            yield
-        finally:
-            if turn.done() and not turn.cancelled() and turn.exception() is None:
-                self._free += 1
-                self._running -= Counter([caller])  # leaves no zeros
+        except BaseException:
+            if turn.done() and not turn.cancelled() and turn.exception() is None:  # it began just now
+                self.release(caller)
             elif turn in self._waiting.get(caller, ()):  # the client disconnected while it waited
                 self._waiting[caller].remove(turn)
-            self._start_next()
+                self._start_next()
+            raise
+
+    def release(self, caller: str) -> None:
+        self._free += 1
+        self._running -= Counter([caller])  # leaves no zeros
+        self._start_next()
 
     def _refuse_longest(self, caller: str) -> None:
         longest = max(self._waiting, key=lambda one: len(self._waiting[one]))
-        refusal = refuse_busy(f"{len(self._waiting[longest])} of your photos wait to be decoded; retry in a moment")
+        refusal = refuse_busy(f"{len(self._waiting[longest])} of your requests are waiting; retry in a moment")
         if len(self._waiting.get(caller, ())) >= len(self._waiting[longest]):
             raise refusal
         turn = self._waiting[longest].pop()

@@ -24,18 +24,19 @@ from PIL import Image
 from tfa.core.progress import Progress
 from tfa.core.tokens import Tokens
 from tfa.encoders import Encoder
-from tfa.errors import BadImage, BadMap, BadTokens, TfaError
+from tfa.errors import BadMap, BadTokens, TfaError
 from tfa.explain.why import explain_score
 from tfa.maps import PlaceMap
 from tfa.maps.storage import Storage
 from tfa.photos.find_positions import read_photo_position
-from tfa.photos.images import as_rgb
+from tfa.service.bodies import Upload
 from tfa.service.cameras import ANONYMOUS, Confirmations, MapCameras
-from tfa.service.decoders import SharedEncoder
+from tfa.service.decoder_process import FIT
+from tfa.service.decoders import FairTurns, SharedEncoder, shared_decoders
 from tfa.service.middleware import Metrics
 from tfa.service.problems import Refused, refuse_busy
 from tfa.service.query_queue import QueryQueue
-from tfa.service.settings import ServiceSettings
+from tfa.service.settings import PILLOW_MOST, ServiceSettings
 from tfa.types import (
     CalibrateOptions,
     CalibrationReport,
@@ -100,9 +101,11 @@ class LiveMap:
         self.queries = QueryQueue(
             self.name, lambda: self.current_map, encoder, settings, metrics, self.cameras, confirm
         )
+        # While a batch runs, the next one fills, and a caller leaves a part of both to others.
+        self.turns = FairTurns(2 * settings.batch_size, settings.batch_size * 3 // 2, settings.max_waiting)
         self._editor = ThreadPoolExecutor(1, thread_name_prefix=f"tfa-edits-{self.name}")
         self._waiting, self._lock, self._closed = 0, threading.Lock(), False
-        metrics.queue_length.labels(self.name).set_function(lambda: len(self.queries))
+        metrics.queue_length.labels(self.name).set_function(lambda: len(self.queries) + len(self.turns))
         metrics.map_images.labels(self.name).set_function(lambda: self.size[0])
         metrics.map_revision.labels(self.name).set_function(lambda: self.size[1])
         metrics.cameras.labels(self.name).set_function(lambda: 0 if self.cameras is None else len(self.cameras))
@@ -328,26 +331,28 @@ _QUALITY = 85
 class Copies:
     """JPEG copies of map images, with a least recently used cache."""
 
-    def __init__(self, max_bytes: int = _COPY_BYTES) -> None:
+    def __init__(self, settings: ServiceSettings, max_bytes: int = _COPY_BYTES) -> None:
+        self._settings = replace(settings, max_pixels=PILLOW_MOST)  # a map may have photos that no client may send
         self._lock = threading.Lock()
         self._made: OrderedDict[tuple[str, int], bytes] = OrderedDict()
         self._bytes, self._max_bytes = 0, max_bytes
 
-    def make(self, record: ImageRecord, photo: Callable[[ImageRecord], bytes], size: int) -> bytes:
-        """Return a JPEG whose longer side has at most `size` pixels; `photo` reads the file of an image."""
-        key = (record.digest, min(max(size, SMALLEST), LARGEST))
+    def find(self, record: ImageRecord, size: int) -> bytes | None:
+        """Return a copy that is in the cache, or None."""
         with self._lock:
-            if key in self._made:
-                self._made.move_to_end(key)
-                return self._made[key]
-        try:
-            copy = as_rgb(photo(record))
-        except BadImage:
+            if (record.digest, size) in self._made:
+                self._made.move_to_end((record.digest, size))
+            return self._made.get((record.digest, size))
+
+    def make(self, record: ImageRecord, content: bytes, size: int) -> bytes:
+        """Return a JPEG of a photo file whose longer side has at most `size` pixels."""
+        try:  # in another process, since the photo may have been uploaded
+            copy = shared_decoders().decode(Upload("photo", content), self._settings, (size, size, FIT)).image
+        except Refused:
             raise Refused(404, f"cannot decode the photo file of image {record.id}") from None
-        copy.thumbnail((key[1], key[1]), Image.Resampling.LANCZOS)
         written = io.BytesIO()
         copy.save(written, "JPEG", quality=_QUALITY)  # without EXIF, which may hold a private position
-        self._keep(key, written.getvalue())
+        self._keep((record.digest, size), written.getvalue())
         return written.getvalue()
 
     def _keep(self, key: tuple[str, int], content: bytes) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from asyncio import get_running_loop, timeout_at
+from collections import defaultdict
 from logging import getLogger
 from urllib.parse import urlsplit
 
@@ -12,7 +13,7 @@ from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from tfa.core.text import make_printable
-from tfa.service.problems import HEADERS, Refused, problem
+from tfa.service.problems import HEADERS, Refused, problem, refuse_busy
 from tfa.service.settings import SLACK, ServiceSettings, is_loopback
 
 BUCKETS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)  # seconds
@@ -75,6 +76,8 @@ class MeasureRequests:
 
 
 _ONE, _MANY = ("/v1/query", "/v1/explain"), ("/v1/query/batch", "/v1/images", "/v1/calibrations")  # routes with photos
+LARGEST_JSON = 64_000_000  # of a request with several photos: parsing JSON holds Python's lock
+HELD_BODIES = 2  # largest requests that one caller may have in memory
 CHANGING = ("POST", "PUT", "PATCH", "DELETE")
 
 
@@ -87,29 +90,32 @@ class BodyLimit:
 
     def __init__(self, app: ASGIApp, settings: ServiceSettings) -> None:
         self.app, self.settings = app, settings
+        self._held: defaultdict[str, int] = defaultdict(int)  # bytes of unanswered requests, by caller
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             await self.app(scope, receive, send)
             return
         path = scope["path"].rstrip("/")
-        many = path in _MANY
+        many, headers = path in _MANY, Headers(scope=scope)
         limit = self.settings.many_bytes if many else self.settings.single_bytes if path in _ONE else SLACK
+        advice = "send fewer photos at a time" if many else "send a smaller one"
+        if headers.get("content-type", "").lower().startswith("application/json") and limit > LARGEST_JSON:
+            limit, advice = max(LARGEST_JSON, self.settings.single_bytes), f"{advice}, or as multipart/form-data"
         refusal = Refused(
             413,
             f"request larger than {format_megabytes(limit)}; the limit for one photo is "
-            f"{format_megabytes(self.settings.max_upload)}, "
-            f"{'send fewer photos at a time' if many else 'send a smaller one'}",
+            f"{format_megabytes(self.settings.max_upload)}, {advice}",
         )
-        length = Headers(scope=scope).get("content-length", "")
+        length = headers.get("content-length", "")
         if length.isdecimal() and int(length) > limit:
             await problem(refusal.status, refusal.public)(scope, receive, send)
             return
-        arrived, complete = 0, False
+        arrived, complete, caller = 0, False, ""
         deadline = get_running_loop().time() + self.settings.body_seconds
 
         async def counted() -> Message:
-            nonlocal arrived, complete
+            nonlocal arrived, complete, caller
             if complete:
                 return await receive()  # waits for the client to disconnect
             try:
@@ -118,13 +124,23 @@ class BodyLimit:
             except TimeoutError:
                 seconds = f"{self.settings.body_seconds:g}"
                 raise Refused(408, f"request not complete after {seconds} s; retry") from None
-            arrived += len(message.get("body", b""))
-            complete = not message.get("more_body", False)
+            size = len(message.get("body", b""))
+            arrived, complete = arrived + size, not message.get("more_body", False)
+            caller = scope.get("state", {}).get("caller", "")  # known before a body is read
+            self._held[caller] += size
             if arrived > limit:
                 raise refusal
+            if self._held[caller] > (most := HELD_BODIES * self.settings.many_bytes):
+                held = f"your unanswered requests have more than {format_megabytes(most)}"
+                raise refuse_busy(f"{held}; retry when some of them are answered")
             return message
 
-        await self.app(scope, counted, send)
+        try:
+            await self.app(scope, counted, send)
+        finally:
+            self._held[caller] -= arrived
+            if not self._held[caller]:
+                del self._held[caller]
 
 
 class OriginGuard:

@@ -133,22 +133,21 @@ class QueryQueue:
             return "stalled"
         return "failed" if now - self._failed < FAILED_SECONDS else "ready"
 
-    def answer(self, image: Image.Image, options: QueryOptions, camera: CameraKey | None = None) -> Future[Answer]:
-        """Queue a photo for an answer; photos of one camera are answered in the order of these calls."""
-        return self._submit(WaitingQuery(image, options, camera))
+    def check(self) -> None:
+        """Refuse queries that would not be answered."""
+        if self._closed:
+            raise refuse_busy("the service is stopping; retry the query when it is back")
+        if self.state == "stalled":
+            limit = f"{self._settings.stall_seconds:g} s"
+            raise refuse_busy(f"a query batch of {self.name} has been running for more than {limit}; retry later")
 
-    def tokens(self, image: Image.Image) -> Future[Tokens]:
-        return self._submit(WaitingQuery(image, None))
-
-    def _submit(self, query: WaitingQuery) -> Future[Any]:
+    def submit(
+        self, image: Image.Image, options: QueryOptions | None = None, camera: CameraKey | None = None
+    ) -> Future[Any]:
+        """Queue a photo for its `Answer` or, without options, its `Tokens`; photos of one camera stay in order."""
+        query = WaitingQuery(image, options, camera)
         with self._lock:
-            if self._closed:
-                raise refuse_busy("the service is stopping; retry the query when it is back")
-            if self.state == "stalled":
-                limit = f"{self._settings.stall_seconds:g} s"
-                raise refuse_busy(f"a query batch of {self.name} has been running for more than {limit}; retry later")
-            if len(self) >= self._settings.max_waiting:
-                raise refuse_busy(f"{self._settings.max_waiting} queries are waiting; retry in a moment")
+            self.check()
             self._waiting.put(query)
         return query.future
 

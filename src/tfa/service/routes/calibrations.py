@@ -17,7 +17,7 @@ from tfa.maps.calibrate import check_request
 from tfa.maps.describe import list_differences
 from tfa.service.auth import describe_caller, editing_router, reading_router
 from tfa.service.bodies import Upload, body_schema, file_name, read_photos, reply
-from tfa.service.context import Chosen, Running, get_service, wait_for
+from tfa.service.context import Chosen, Running, Service, wait_for
 from tfa.service.jobs import Job
 from tfa.service.live import LiveMap
 from tfa.service.problems import Refused
@@ -60,8 +60,8 @@ async def start_calibration(request: Request, service: Running, live: Chosen) ->
     Starts a job to poll. The calibration becomes active when the job is done; edits can run meanwhile.
     """
     uploads, options = await read_photos(request, CalibrateOptions, service.settings)
-    await service.work(live, lambda: check_request(live.current_map.state, options.name, options.budget))
-    uploads, names, left_out = await _keep_readable(uploads, request, live)
+    await service.work(request, live, lambda: check_request(live.current_map.state, options.name, options.budget))
+    uploads, names, left_out = await _keep_readable(uploads, request, service, live)
     caller, folder = describe_caller(request), Path(tempfile.mkdtemp(prefix="tfa-calibration-"))
 
     def work(progress: Progress) -> dict[str, Any]:
@@ -79,7 +79,7 @@ async def start_calibration(request: Request, service: Running, live: Chosen) ->
         service.audit.write(**caller, action=f"calibrate {job.state}", map=live.name, status=None, result=result)
 
     try:
-        files = await service.work(live, lambda: _write(uploads, names, folder))
+        files = await service.work(request, live, lambda: _write(uploads, names, folder))
         job = service.jobs.start(work, ended)
     except BaseException:
         shutil.rmtree(folder, ignore_errors=True)
@@ -88,7 +88,7 @@ async def start_calibration(request: Request, service: Running, live: Chosen) ->
 
 
 async def _keep_readable(
-    uploads: list[Upload], request: Request, live: LiveMap
+    uploads: list[Upload], request: Request, service: Service, live: LiveMap
 ) -> tuple[list[Upload], list[str], list[tuple[str, str]]]:
     """Return the photos that can be decoded, their file names, and the skipped photos with reasons.
 
@@ -97,7 +97,7 @@ async def _keep_readable(
     whole, names, skipped = list[Upload](), list[str](), list[tuple[str, str]]()
     for upload in uploads:
         try:
-            photo = await get_service(request).decode(upload, live.encoder, request)
+            photo = await service.decode(upload, live.encoder, request)
         except Refused as refusal:
             if refusal.status != 422 or len(uploads) == 1:
                 raise

@@ -44,6 +44,7 @@ class ImageList(Value):
 
 @images_router.get("/images", response_model=ImageList)
 async def list_images(
+    request: Request,
     service: Running,
     live: Chosen,
     offset: Annotated[int, Query(ge=0)] = 0,
@@ -51,8 +52,12 @@ async def list_images(
     filter: Annotated[str, Query(description="Text that the file name must contain; case does not matter.")] = "",
 ) -> Response:
     """List the map images in the order they were added."""
-    total, shown = await service.work(live, lambda: live.images(offset, limit, filter))
-    return reply(ImageList(total=total, images=[_show(live, record) for record in shown]))
+
+    def show() -> Response:
+        total, shown = live.images(offset, limit, filter)
+        return reply(ImageList(total=total, images=[_show(live, record) for record in shown]))
+
+    return await service.work(request, live, show)
 
 
 def _show(live: LiveMap, record: ImageRecord) -> ImageRecord:
@@ -79,12 +84,12 @@ async def image_file(
     size: Annotated[int, Query(ge=SMALLEST, le=LARGEST)] = 480,
 ) -> Response:
     """Return a JPEG copy of a map image, its longer side at most `size` pixels, without EXIF data."""
-    record = await find_record(service, live, id)
+    record = await find_record(request, service, live, id)
     # A rebuilt map may use the same id for another photo, so browsers must revalidate their copy.
     known = {"ETag": f'"{record.digest[:16]}-{size}"', "Cache-Control": "private, no-cache"}
     if request.headers.get("If-None-Match") == known["ETag"]:
         return Response(status_code=304, headers=known)
-    copy = await service.work(live, lambda: service.copies.make(record, live.read_photo, size))
+    copy = await service.copy_image(request, live, record, size)
     return Response(copy, media_type="image/jpeg", headers=known)
 
 
@@ -133,6 +138,7 @@ def parse_positions(value: Any, names: Sequence[str]) -> list[Position | None]:
 
 @images_edits.delete("/images/{id}", response_model=EditReport)
 async def remove_image(
+    request: Request,
     service: Running,
     live: Chosen,
     id: ImageId,
@@ -140,12 +146,13 @@ async def remove_image(
     if_match: Annotated[str | None, Header(description="The same, as a header.")] = None,
 ) -> Response:
     """Remove an image from the answers. Its descriptors stay until `tfa refit`, and its file stays."""
-    await find_record(service, live, id)
+    await find_record(request, service, live, id)
     expected = (if_match or "*").strip('"') if revision is None else str(revision)
 
     def remove(current: PlaceMap) -> EditReport:
-        if expected not in ("*", str(current.state.revision)):
-            sentence = f"{live.name} has revision {current.state.revision}, not {expected[:20]}; nothing was removed"
+        there = str(current.storage.snapshot(fresh=True).state.revision)
+        if expected not in ("*", there):
+            sentence = f"{live.name} has revision {there}, not {expected[:20]}; nothing was removed"
             raise Refused(409, f"{sentence}. List the images again, since ids may name other photos")
         return current.remove([id])
 

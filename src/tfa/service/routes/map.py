@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
 
-from fastapi import APIRouter, Depends
+from fastapi import APIRouter, Depends, Request
 from fastapi.responses import PlainTextResponse, Response
 from prometheus_client import CONTENT_TYPE_PLAIN_0_0_4
 
@@ -41,14 +41,14 @@ async def healthz() -> Response:
 @status_router.get(
     "/readyz", response_model=Health, responses={503: {"model": Health, "description": "Still loading, or failed."}}
 )
-def readyz(service: Running) -> Response:  # not async: a store may take a moment to answer
+async def readyz(service: Running) -> Response:
     """Check that maps are loaded, encoders have run once, and every query thread is running.
 
     A map folder must exist, and the store of a map must respond; if not, the status is a sentence about that map.
     """
     status = service.status
     if status == "ready":
-        status = service.trouble or status
+        status = await service.find_trouble() or status
     answer = reply(Health(status=status), 200 if status == "ready" else 503)
     if status == "loading":
         answer.headers.update(RETRY)
@@ -93,9 +93,9 @@ async def maps(service: Running) -> Response:
 
 
 @map_router.get("/map", response_model=MapInfo)
-async def map_info(service: Running, live: Chosen) -> Response:
+async def map_info(request: Request, service: Running, live: Chosen) -> Response:
     """Describe a map: contents, decisions with reasons, and calibrations."""
-    return reply(await service.work(live, lambda: get_map_info(live, service.settings.editable)))
+    return await service.work(request, live, lambda: reply(get_map_info(live, service.settings.editable)))
 
 
 def get_map_info(live: LiveMap, editable: bool) -> MapInfo:
@@ -117,10 +117,12 @@ def get_map_info(live: LiveMap, editable: bool) -> MapInfo:
     )
 
 
-@map_router.get("/report")
-async def get_report(service: Running, live: Chosen) -> dict[str, Any]:
+@map_router.get("/report", response_model=dict[str, Any])
+async def get_report(request: Request, service: Running, live: Chosen) -> Response:
     """Return the result of `tfa report`: headline, advice, near duplicates, hubs, isolated images."""
-    return await service.work(live, lambda: _cache_result(live, "report", lambda place_map: _report(live, place_map)))
+    return await service.work(
+        request, live, lambda: reply(_cache_result(live, "report", lambda place_map: _report(live, place_map)))
+    )
 
 
 def _cache_result(live: LiveMap, name: str, make: Callable[[Any], dict[str, Any]]) -> dict[str, Any]:
@@ -153,9 +155,9 @@ def _report(live: LiveMap, place_map: Any) -> dict[str, Any]:
 
 
 @map_router.get("/positions", response_model=PositionList)
-async def positions(service: Running, live: Chosen) -> Response:
+async def positions(request: Request, service: Running, live: Chosen) -> Response:
     """List the positions of the images; a map with both kinds returns the more frequent one."""
-    return reply(await service.work(live, lambda: _list_positions(live)))
+    return await service.work(request, live, lambda: reply(_list_positions(live)))
 
 
 def _list_positions(live: LiveMap) -> PositionList:

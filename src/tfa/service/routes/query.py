@@ -16,7 +16,7 @@ from tfa.maps.confidence import collect_answers
 from tfa.service.auth import editing_router, reading_router, refusals, visible_owner, who
 from tfa.service.bodies import Upload, body_schema, read_photo, read_photos, reply
 from tfa.service.cameras import CameraInfo, CameraKey
-from tfa.service.context import Chosen, Running, find_record, get_service, image_url, wait_for
+from tfa.service.context import Chosen, Running, find_record, image_url, wait_for
 from tfa.service.live import LiveMap
 from tfa.service.problems import Refused, choose_status
 from tfa.types import UNREADABLE, Answer, Answers, QueryOptions
@@ -39,7 +39,7 @@ async def query_photo(request: Request, service: Running, live: Chosen) -> Respo
     """Find where a photo was taken."""
     upload, options = await read_photo(request, QueryOptions, service.settings)
     camera = _check_query(request, live, options)
-    query = await _start(request, live, upload, options, camera)
+    query = await service.queue(request, live, upload, options, camera)
     return reply(await _finish(live, upload, query, options))
 
 
@@ -51,7 +51,7 @@ async def query_batch(request: Request, service: Running, live: Chosen) -> Respo
     queries: list[Future[Answer]] = []
     for upload in uploads:  # decode one by one; the queue encodes them in batches
         try:
-            queries.append(await _start(request, live, upload, options, camera))
+            queries.append(await service.queue(request, live, upload, options, camera))
         except Refused as refusal:
             if refusal.status == 503:
                 raise
@@ -82,13 +82,6 @@ def _check_query(request: Request, live: LiveMap, options: QueryOptions) -> Came
     return CameraKey(who(request), options.camera)
 
 
-async def _start(
-    request: Request, live: LiveMap, upload: Upload, options: QueryOptions, camera: CameraKey | None
-) -> Future[Answer]:
-    photo = await get_service(request).decode(upload, live.encoder, request)
-    return live.queries.answer(photo.image, options, camera)
-
-
 async def _finish(live: LiveMap, upload: Upload, query: Future[Answer], options: QueryOptions) -> Answer:
     answer = (await wait_for(query)).withhold(options)
     # Paths may come from another system; PureWindowsPath splits at both separators.
@@ -98,15 +91,18 @@ async def _finish(live: LiveMap, upload: Upload, query: Future[Answer], options:
     return replace(answer, query=upload.name, hits=hits)
 
 
-@query_router.post("/explain", openapi_extra=body_schema(ExplainOptions, "image"))
-async def post_explain(request: Request, service: Running, live: Chosen) -> dict[str, Any]:
+@query_router.post("/explain", response_model=dict[str, Any], openapi_extra=body_schema(ExplainOptions, "image"))
+async def post_explain(request: Request, service: Running, live: Chosen) -> Response:
     """Explain the match of a photo with a map image: patches, visual words and score terms."""
     upload, options = await read_photo(request, ExplainOptions, service.settings)
-    record = await find_record(service, live, options.id)
-    photo = await service.decode(upload, live.encoder, request)
-    tokens = await wait_for(live.queries.tokens(photo.image))
-    explanation = await service.work(live, lambda: live.explain(tokens, record.id, options.calibration))
-    return {**explanation, "image_url": image_url(live, record.id)}
+    record = await find_record(request, service, live, options.id)
+    tokens = await wait_for(await service.queue(request, live, upload))
+
+    def explain() -> Response:
+        explanation = live.explain(tokens, record.id, options.calibration)
+        return reply({**explanation, "image_url": image_url(live, record.id)})
+
+    return await service.work(request, live, explain)
 
 
 # --- cameras ---------------------------------------------------------------------------------------------------------
@@ -134,7 +130,7 @@ async def cameras(request: Request, service: Running, live: Chosen) -> Response:
     if remembered is None:
         return reply(CameraList(most=0, cameras=[]))
     # In a thread: it waits for a running query and recomputes a bias.
-    listed = await service.work(live, lambda: remembered.list_all(owner))
+    listed = await service.work(request, live, lambda: remembered.list_all(owner))
     return reply(CameraList(most=remembered.most, cameras=listed))
 
 
@@ -142,26 +138,27 @@ async def cameras(request: Request, service: Running, live: Chosen) -> Response:
 async def camera(request: Request, service: Running, live: Chosen, name: str) -> Response:
     """Show the state of a camera."""
     remembered, owner = live.cameras, visible_owner(request)
-    info = None if remembered is None else await service.work(live, lambda: remembered.get(name, owner))
+    info = None if remembered is None else await service.work(request, live, lambda: remembered.get(name, owner))
     if info is None:
         raise _refuse_name(live, name)
     return reply(info)
 
 
 @cameras_edits.delete("/cameras/{name}", response_model=CamerasReset)
-async def reset(service: Running, live: Chosen, name: str) -> Response:
+async def reset(request: Request, service: Running, live: Chosen, name: str) -> Response:
     """Delete the adaptation of a camera; its next photo starts over."""
     remembered = live.cameras
-    gone = [] if remembered is None else await service.work(live, lambda: remembered.reset(name))
+    gone = [] if remembered is None else await service.work(request, live, lambda: remembered.reset(name))
     if not gone:
         raise _refuse_name(live, name)
     return reply(CamerasReset(reset=gone))
 
 
 @cameras_edits.delete("/cameras", response_model=CamerasReset)
-async def reset_all(service: Running, live: Chosen) -> Response:
+async def reset_all(request: Request, service: Running, live: Chosen) -> Response:
     """Delete the adaptation of every camera of the map."""
-    return reply(CamerasReset(reset=[] if live.cameras is None else await service.work(live, live.cameras.reset)))
+    gone = [] if live.cameras is None else await service.work(request, live, live.cameras.reset)
+    return reply(CamerasReset(reset=gone))
 
 
 def _refuse_name(live: LiveMap, name: str) -> Refused:

@@ -1,0 +1,258 @@
+"""One caller must not stop the others: queries, copies, lists, checks of a store, and bodies in memory."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import json
+import threading
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from tests.fakes import FakeEncoder
+from tests.service.conftest import opened, picture
+from tests.service.test_api_keys import NAMED, ROBOT1, ROBOT2, ask_as
+from tests.waiting import PATIENCE, wait_until
+from tfa.service import auth, decoders
+from tfa.service.auth import RateLimit
+from tfa.service.decoders import FairTurns, shared_decoders
+from tfa.service.live import LiveMap
+from tfa.service.middleware import HELD_BODIES, LARGEST_JSON, BodyLimit
+from tfa.service.problems import Refused
+from tfa.service.routes import map as map_routes
+from tfa.service.settings import ServiceSettings
+
+pytestmark = pytest.mark.slow
+JSON = {"Content-Type": "application/json"}
+
+
+class HeldEncoder(FakeEncoder):
+    """Waits in each batch while it is held."""
+
+    def __init__(self):
+        super().__init__()
+        self.free, self.entered = threading.Event(), threading.Event()
+        self.free.set()
+
+    def encode(self, images):
+        self.entered.set()
+        assert self.free.wait(PATIENCE)
+        return super().encode(images)
+
+
+def test_a_caller_with_many_queries_is_refused_and_no_other(serve, town):
+    encoder = HeldEncoder()
+    client = serve(opened(town, encoder), api_keys=NAMED, max_waiting=8, batch_size=2, rate_limit=0)
+    turns = client.app.state.service.maps["town"].turns
+    encoder.free.clear()
+    encoder.entered.clear()
+    with ThreadPoolExecutor(24) as senders:
+        try:
+            flood = []
+            for number in range(1, 12):  # three have turns, and eight wait
+                flood.append(senders.submit(ask_as, client, ROBOT1))
+                wait_until(lambda number=number: len(turns) + turns._running.total() == number)
+            refused = senders.submit(ask_as, client, ROBOT1).result(PATIENCE)
+            honest = senders.submit(ask_as, client, ROBOT2, 5, k=1)
+            wait_until(lambda: any(one.done() for one in flood))  # which makes room
+            assert not honest.done()
+        finally:
+            encoder.free.set()
+        assert honest.result(PATIENCE).json()["hits"][0]["id"] == 5
+    assert sorted(one.result().status_code for one in flood) == [200] * 10 + [503]
+    assert refused.status_code == 503
+    assert refused.json()["error"] == "8 of your requests are waiting; retry in a moment"
+    wait_until(lambda: turns._free == 4)
+    assert (len(turns), turns._running) == (0, {})
+
+
+def test_a_query_that_is_given_up_leaves_its_turn():
+    async def run():
+        turns = FairTurns(1, 1, 8)
+        await turns.acquire("a")
+        waiting = asyncio.create_task(turns.acquire("b"))
+        await asyncio.sleep(0)
+        turns.release("a")  # the turn of b begins, and its client disconnects before it notices
+        waiting.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await waiting
+        await turns.acquire("c")
+        turns.release("c")
+        assert (turns._free, turns._running, len(turns)) == (1, {}, 0)
+
+    asyncio.run(asyncio.wait_for(run(), PATIENCE))
+
+
+def test_copies_are_decoded_in_another_process_and_delay_no_other_caller(serve, monkeypatch):
+    client, decode = serve(api_keys=NAMED, rate_limit=0), shared_decoders().decode
+    free, taken = threading.Event(), list[str]()
+
+    def held(upload, *rest):
+        taken.append(upload.name)
+        assert free.wait(PATIENCE)
+        return decode(upload, *rest)
+
+    monkeypatch.setattr(decoders.DecoderPool, "decode", lambda self, *rest: held(*rest))
+    with ThreadPoolExecutor(24) as senders:
+        try:
+            copies = [
+                senders.submit(client.get, "/v1/images/3/file", params={"size": size}, headers=ROBOT1)
+                for size in range(100, 120)
+            ]
+            wait_until(lambda: len(taken) > 0 and len(client.app.state.service._turns) >= 18)
+            assert set(taken) == {"photo"}
+            assert client.get("/v1/images", headers=ROBOT2).json()["total"] == 14
+            assert client.get("/v1/map", headers=ROBOT2).status_code == 200
+        finally:
+            free.set()
+        assert {one.result(PATIENCE).status_code for one in copies} == {200}
+
+
+def test_a_copy_of_a_large_photo_is_made_although_no_client_may_send_it(serve, town):
+    client = serve(max_pixels=64 * 48 - 1)
+    refused = client.post("/v1/query", files={"image": ("a.png", picture(3))})
+    assert (refused.status_code, client.get("/v1/images/3/file").status_code) == (413, 200)
+
+
+def test_lists_are_made_by_turns(serve, monkeypatch):
+    client, free, taken = serve(api_keys=NAMED, rate_limit=0), threading.Event(), list[int]()
+    listed = map_routes._list_positions
+
+    def held(live):
+        taken.append(1)
+        assert free.wait(PATIENCE)
+        return listed(live)
+
+    monkeypatch.setattr(map_routes, "_list_positions", held)
+    with ThreadPoolExecutor(12) as senders:
+        try:
+            flood = [senders.submit(client.get, "/v1/positions", headers=ROBOT1) for _ in range(10)]
+            wait_until(lambda: len(taken) == 2)  # of three threads
+            assert client.get("/v1/images", headers=ROBOT2).json()["total"] == 14
+        finally:
+            free.set()
+        assert {one.result(PATIENCE).status_code for one in flood} == {200}
+
+
+def test_answers_are_written_outside_the_event_loop(client, monkeypatch):
+    loops, reply = [], map_routes.reply
+
+    def watched(*rest):
+        try:
+            loops.append(asyncio.get_running_loop())
+        except RuntimeError:
+            loops.append(None)
+        return reply(*rest)
+
+    monkeypatch.setattr(map_routes, "reply", watched)
+    for path in ("positions", "report", "map"):
+        assert client.get(f"/v1/{path}").status_code == 200
+    assert loops == [None] * 3
+
+
+def test_a_store_that_hangs_stops_only_its_own_check(serve, monkeypatch):
+    client, free, checks = serve(), threading.Event(), list[int]()
+
+    def trouble(self):
+        checks.append(1)
+        assert free.wait(PATIENCE)
+
+    monkeypatch.setattr(LiveMap, "trouble", property(trouble))
+    with ThreadPoolExecutor(60) as senders:
+        try:
+            probes = [senders.submit(client.get, "/readyz") for _ in range(50)]  # more than there are threads
+            wait_until(lambda: len(checks) > 0)
+            assert client.get("/v1/map").json()["images"] == 14
+            assert client.post("/v1/query", files={"image": ("a.png", picture(5))}).json()["hits"][0]["id"] == 5
+            assert len(checks) == 1
+        finally:
+            free.set()
+        assert {one.result(PATIENCE).status_code for one in probes} == {200}
+
+
+def test_keys_are_checked_in_the_event_loop(serve, monkeypatch):
+    """The rate limit is not thread-safe."""
+    client, threads, wait = serve(edit_api_key="e" * 16), set(), RateLimit.wait
+
+    def watched(self, who):
+        threads.add(asyncio.get_running_loop())  # raises in a thread without one
+        return wait(self, who)
+
+    monkeypatch.setattr(auth.RateLimit, "wait", watched)
+    assert client.get("/v1/map").status_code == 200
+    assert client.delete("/v1/cameras", headers={"Authorization": f"Bearer {'e' * 16}"}).status_code == 200
+    assert len(threads) == 1
+
+
+@pytest.mark.parametrize("form", [False, True])
+def test_a_list_of_many_items_is_refused_as_a_whole(client, form):
+    if form:
+        sent = {"files": {"image": ("a.png", picture(5))}, "data": {"region": "1," * 100_000}}
+    else:
+        body = {"image": base64.b64encode(picture(5)).decode(), "sessions": [1] * 19_000}
+        sent = {"content": json.dumps(body), "headers": JSON}
+    refused = client.post("/v1/query", **sent)
+    assert refused.status_code == 413, refused.text[:300]
+    assert "items; send at most 1,024" in refused.json()["error"]
+    assert len(refused.text) < 200
+
+
+def test_bodies_of_one_caller_in_memory_are_limited():
+    settings = ServiceSettings(max_upload=1000)
+    piece, most = 50_000, HELD_BODIES * settings.many_bytes
+
+    async def run():
+        read, over = list[str](), asyncio.Event()
+
+        async def app(scope, receive, send):
+            scope["state"] = {"caller": scope["path"].rpartition("#")[2]}
+            await receive()
+            read.append(scope["state"]["caller"])
+            await over.wait()
+
+        limited = BodyLimit(app, settings)
+
+        async def send_piece():
+            return {"type": "http.request", "body": bytes(piece), "more_body": True}
+
+        def request(caller):
+            path = f"/v1/query#{caller}"
+            return asyncio.create_task(limited({"type": "http", "path": path, "headers": []}, send_piece, None))
+
+        held = [request("flood") for _ in range(most // piece)]
+        for _ in range(9):
+            await asyncio.sleep(0)
+        assert len(read) == len(held)
+        with pytest.raises(Refused, match="your unanswered requests have more than") as refusal:
+            await request("flood")
+        assert refusal.value.status == 503
+        other = request("honest")
+        for _ in range(9):
+            await asyncio.sleep(0)
+        assert read[-1] == "honest"
+        over.set()
+        await asyncio.gather(other, *held)
+        await request("flood")
+        assert not limited._held
+
+    asyncio.run(asyncio.wait_for(run(), PATIENCE))
+
+
+def test_json_with_many_photos_is_smaller_than_a_form(client):
+    length = {"Content-Length": str(LARGEST_JSON + 1)}
+    refused = client.post("/v1/query/batch", content=b"{}", headers={**JSON, **length})
+    assert refused.status_code == 413
+    assert "send fewer photos at a time, or as multipart/form-data" in refused.json()["error"]
+
+
+def test_nobody_without_a_key_fills_the_audit_log(serve, tmp_path):
+    log = tmp_path / "audit.jsonl"
+    client = serve(api_keys=NAMED, audit_log=str(log))
+    for _ in range(3):
+        assert client.post("/v1/calibrations/active", content=b"{", headers=JSON).status_code == 422
+    assert log.read_text() == ""
+    assert client.delete(f"/v1/calibrations/{'x' * 5000}", params={"map": "y" * 5000}).status_code == 401
+    (line,) = log.read_text().splitlines()
+    assert len(line) < 1000
+    assert json.loads(line)["status"] == 401
