@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import sys
 import tempfile
 from collections.abc import Mapping, Sequence
@@ -56,11 +55,6 @@ class FrameOptions(Options):
     )
     folder: Path | None = opt(None, "Folder for the frames of a recording.")
 
-    @property
-    def names(self) -> list[str]:
-        """Fields that were set."""
-        return [one.name for one in fields(self) if getattr(self, one.name) is not None]
-
     def make_spec(self, gpx: PositionSources | None = None) -> FrameSpec:
         """Return the settings of the recording reader."""
         from tfa.photos.recordings.frames import DEFAULT_INTERVAL, FrameSpec
@@ -69,14 +63,19 @@ class FrameOptions(Options):
         return FrameSpec(topic=self.topic, position_topic=self.position_topic, every=every, gpx=gpx)
 
 
+def list_set_fields(options: Options) -> list[str]:
+    return [one.name for one in fields(options) if getattr(options, one.name) is not None]
+
+
 def are_recordings(paths: Sequence[str | Path], chosen: FrameOptions) -> bool:
     """Return True if these are recordings; reject a mix with photos, and frame options without a recording."""
     from tfa.photos.recordings.recording import is_recording
 
     kinds = [not is_url(one) and is_recording(Path(one)) for one in paths]
     if not any(kinds):
-        if chosen.names:
-            option = f"--{chosen.names[0]}" if chosen.names[0] in ("topic", "every") else f"frames.{chosen.names[0]}"
+        names = list_set_fields(chosen)
+        if names:
+            option = f"--{names[0]}" if names[0] in ("topic", "every") else f"frames.{names[0]}"
             raise BadSpec(f"{option} is for bags and videos; remove it, or pass a recording")
         return False
     if not all(kinds):
@@ -238,11 +237,6 @@ class ShardOptions(Options):
         None, "Store of the patches: lance+s3://BUCKET/PREFIX/NAME or lance:///FOLDER/NAME. [default: the map's]"
     )
 
-    @property
-    def names(self) -> list[str]:
-        """Options that were set, as typed."""
-        return [f"build.{one.name}" for one in fields(self) if getattr(self, one.name) is not None]
-
 
 @takes(
     positions=Part(PositionOptions, ("positions", "gpx", "utm"), {"gpx_offset": "gpx.offset", "gpx_gap": "gpx.gap"}),
@@ -293,7 +287,7 @@ def build(
     location = _check_out(out, photos, shards, force=force)
     if paper:
         encoder = _check_paper(context, encoder, location)
-    kind = _choose_kind(kind, reranking, shards, list_set_keys(context))
+    kind = _choose_kind(kind, reranking, list_set_keys(context))
     sources = positions.read()
     recorded = are_recordings(photos, chosen)
     progress = not quiet
@@ -334,9 +328,7 @@ def _check_paper(context: typer.Context, encoder: str, out: MapLocation) -> str:
     return encoder if is_typed("encoder") else PAPER_ENCODER
 
 
-def _choose_kind(
-    kind: BuildOptions, reranking: RerankSpec, shards: ShardOptions, set_keys: frozenset[str]
-) -> BuildOptions:
+def _choose_kind(kind: BuildOptions, reranking: RerankSpec, set_keys: frozenset[str]) -> BuildOptions:
     """Combine the settings of a map; reject those that exclude each other."""
     keys = sorted(key for key in set_keys if key.startswith("rerank.") or key == "build.patches_at")
     if keys and not kind.rerank:
@@ -346,7 +338,7 @@ def _choose_kind(
             f"map.carrier={kind.carrier} is for --head second-order; the {kind.head} head chooses its carrier; remove "
             "the setting"
         )
-    return kind if reranking == RerankSpec() else dataclasses.replace(kind, rerank=reranking)
+    return kind if reranking == RerankSpec() else replace(kind, rerank=reranking)
 
 
 def _check_out(out: MapLocation | None, photos: Sequence[str], shards: ShardOptions, *, force: bool) -> MapLocation:
@@ -354,8 +346,9 @@ def _check_out(out: MapLocation | None, photos: Sequence[str], shards: ShardOpti
     if out is None:
         raise typer.BadParameter(f"missing --out; for example --out town.tfa, or a store URL: {URL_EXAMPLES}")
     if not out.in_store:
-        if shards.names:
-            raise BadSpec(f"{shards.names[0]} is for a map in a store; pass its URL to --out: {URL_EXAMPLES}")
+        names = list_set_fields(shards)
+        if names:
+            raise BadSpec(f"build.{names[0]} is for a map in a store; pass its URL to --out: {URL_EXAMPLES}")
         for photo in photos:
             if is_url(photo):
                 raise BadSpec(f"{photo} is only read for a map in a store (--out URL); copy the photos here instead")
@@ -409,7 +402,7 @@ def _build_in_store(
             dims=kind.dims or STORE_DIMS, index=shards.index, patches_at=shards.patches_at,
         )  # fmt: skip
         # A store reduces vectors itself, so the head is not reduced.
-        fitted = {**settings, "map_spec": dataclasses.replace(kind, dims=None)}
+        fitted = {**settings, "map_spec": replace(kind, dims=None)}
         return build_sharded(listed, url, sharding=sharding, progress=progress, **fitted)
 
 

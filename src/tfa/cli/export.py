@@ -9,11 +9,12 @@ import typer
 
 from tfa.cli import options
 from tfa.cli.console import format_count, say, show_notes
-from tfa.cli.query import end_with_errors
+from tfa.cli.query import end_with_errors, expand_folders
 from tfa.errors import BadSpec
 from tfa.types import EncoderOptions
 
 if TYPE_CHECKING:
+    from tfa.exports.vectors import CompiledMap
     from tfa.maps import PlaceMap
 
 
@@ -56,7 +57,6 @@ def pairs(
     if (views is not None) != (format == "alicevision"):
         raise BadSpec("--format alicevision needs --views cameraInit.sfm, and --views is only for alicevision")
 
-    from tfa.cli.query import expand_folders
     from tfa.exports.hloc import (
         find_photo_root,
         list_photo_pairs,
@@ -142,10 +142,11 @@ def export(
     place_map, progress = options.open_map(map, encoding, quiet=quiet)
     head = place_map.state.chosen(calibration).name
     holds = f"{'no calibration' if head == DATABASE else f'calibration {head}'}; without reranking and confidence"
-    if format == "hloc":
-        _export_hloc(place_map, out, queries, root, calibration, holds, progress=progress)
-        return
     compiled = compile_map(place_map, calibration)
+    if format == "hloc":
+        count, width = _write_hloc(place_map, compiled, out, queries or [], root, progress=progress)
+        say(f"wrote {out}: {format_count(count, 'photo')}, {width:,} dimensions; {holds}")
+        return
     if format == "onnx":
         place_map.use_encoder(EncoderOptions(weights=encoding.weights))
         rows = write_onnx_place(out, place_map, compiled, dims=dims, int8=encoding.precision == "int8")
@@ -160,22 +161,12 @@ def export(
     say(f"wrote {out}: {what}, {width:,} dimensions; {holds}")
 
 
-def _export_hloc(
-    place_map: PlaceMap,
-    out: Path,
-    queries: list[Path] | None,
-    root: Path | None,
-    calibration: str | None,
-    holds: str,
-    *,
-    progress: bool,
-) -> None:
-    """Write descriptors of map images, or of queries."""
-    from tfa.cli.query import expand_folders
+def _write_hloc(
+    place_map: PlaceMap, compiled: CompiledMap, out: Path, queries: list[Path], root: Path | None, *, progress: bool
+) -> tuple[int, int]:
+    """Write descriptors of map images, or of queries; return their number and dimensions."""
     from tfa.exports.hloc import find_photo_root, query_vectors, roots_without_collisions, write_hloc_features
-    from tfa.exports.vectors import compile_map
 
-    compiled = compile_map(place_map, calibration)
     photos, vectors = [Path(image) for image in compiled.images], compiled.with_bias
     if queries:
         paths = expand_folders(queries)
@@ -189,4 +180,4 @@ def _export_hloc(
         encoded = place_map.encode_photos(paths, False, progress)
         photos, vectors = list(encoded.paths), query_vectors(compiled, encoded.tokens)
     write_hloc_features(out, photos, vectors, root or find_photo_root(photos))
-    say(f"wrote {out}: {format_count(len(photos), 'photo')}, {vectors.shape[1]:,} dimensions; {holds}")
+    return len(photos), vectors.shape[1]

@@ -208,15 +208,11 @@ def make_relative(path: str) -> str:
 
 
 def write_montage(path: Path, answers: Sequence[Answer]) -> None:
-    from tfa.explain.draw_montage import MontageRow, MontageTile, draw_montage, format_matches
+    from tfa.explain.draw_montage import MontageRow, draw_montage, make_tile
 
     rows = []
     for answer in answers[:MONTAGE_ROWS]:
-        tiles = []
-        for hit in answer.hits:
-            where = [] if hit.position is None else [str(hit.position)]
-            lines = [Path(hit.image).name, f"confidence {hit.confidence:.2f}", *format_matches(hit.inliers), *where]
-            tiles.append(MontageTile(Path(hit.image), lines, "good" if hit.sure else "none"))
+        tiles = [make_tile(hit, "good" if hit.sure else "none") for hit in answer.hits]
         rows.append(MontageRow(Path(answer.query), f"{answer.name} · {describe_verdict(answer)}", tiles))
     draw_montage(rows, path)
     left_out = len(answers) - len(rows)

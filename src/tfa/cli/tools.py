@@ -139,10 +139,8 @@ def try_encoder(
 
     paths = find_images(photos)
     images = [as_rgb(path) for path in paths[:: -(-len(paths) // _TRIED)]]
-    encoder = load_encoder(
-        name, weights=encoding.weights, device=encoding.device, threads=encoding.threads,
-        precision=encoding.precision, progress=not quiet,
-    )  # fmt: skip
+    loading = {field: getattr(encoding, field) for field in options.ENCODING}
+    encoder = load_encoder(name, **loading, progress=not quiet)
     encoder.encode(images[:1])  # the first run is slower
     start = time.perf_counter()
     batches = [encoder.encode(images[i : i + encoding.batch_size]) for i in range(0, len(images), encoding.batch_size)]

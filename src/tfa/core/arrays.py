@@ -227,14 +227,15 @@ def _what_ran_out(error: OSError, size: int, parent: Path) -> TfaError | None:
     )
 
 
-def release(array: np.ndarray) -> None:
-    """Release the resident pages of a mapped array; its content stays in the file."""
-    base = array
-    while base is not None and not isinstance(getattr(base, "_mmap", None), mmap.mmap):
-        base = getattr(base, "base", None)  # type: ignore[assignment]  # the base may be a tensor without one
-    if base is not None and hasattr(mmap, "MADV_DONTNEED"):
-        # For a shared file mapping this drops the process's pages, not the data written to them.
-        base._mmap.madvise(mmap.MADV_DONTNEED)  # type: ignore[attr-defined]
+def release(*arrays: np.ndarray | None) -> None:
+    """Release the resident pages of mapped arrays; their content stays in the files."""
+    base: Any
+    for base in arrays:
+        while base is not None and not isinstance(getattr(base, "_mmap", None), mmap.mmap):
+            base = getattr(base, "base", None)  # the base may be a tensor without one
+        if base is not None and hasattr(mmap, "MADV_DONTNEED"):
+            # For a shared file mapping this drops the process's pages, not the data written to them.
+            base._mmap.madvise(mmap.MADV_DONTNEED)
 
 
 # --- threads --------------------------------------------------------------------------------------

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import warnings
 from collections.abc import Mapping, Sequence
@@ -20,7 +19,7 @@ from tfa.demo.pictures import ANSWER, draw_match_pictures, write_demo_report
 from tfa.demo.sample import SampleTown, copy_sample_town
 from tfa.encoders import DEFAULT_ENCODER, Encoder, load_encoder
 from tfa.errors import FewPhotos
-from tfa.explain.draw_montage import MontageRow, MontageTile, draw_montage, format_matches
+from tfa.explain.draw_montage import MontageRow, draw_montage, make_tile
 from tfa.maps import PlaceMap
 from tfa.method.decisions import Decisions
 from tfa.method.head import Head, assemble
@@ -142,7 +141,7 @@ def run_demo(
 def _plain_head(head: Head) -> Head:
     """Return VLAD as in AnyLoc, with this head's vocabularies: hard assignment, cosine scores, no global token."""
     assert isinstance(head.decisions, Decisions)
-    decisions = dataclasses.replace(head.decisions, assignment=HARD, carrier="original", admit_cls=False)
+    decisions = replace(head.decisions, assignment=HARD, carrier="original", admit_cls=False)
     return assemble(head, decisions, head.evidence, backend_for("cpu"))
 
 
@@ -198,17 +197,8 @@ def _draw(out: Path, town: SampleTown, place_map: PlaceMap, result: DemoResult, 
 def _montage_row(answer: Answer, town: SampleTown) -> MontageRow:
     right = set(town.positives[Path(answer.query).name])
     tiles = [
-        MontageTile(
-            Path(hit.image),
-            [
-                Path(hit.image).name,
-                f"confidence {hit.confidence:.2f}",
-                *format_matches(hit.inliers),
-                str(hit.position or ""),
-            ],
-            # Only the first hit is the answer, so a later hit of another place is not marked wrong.
-            "good" if Path(hit.image).name in right else "none" if rank else "bad",
-        )
+        # Only the first hit is the answer, so a later hit of another place is not marked wrong.
+        make_tile(hit, "good" if Path(hit.image).name in right else "none" if rank else "bad")
         for rank, hit in enumerate(answer.hits)
     ]
     title = f"{Path(answer.query).name}: {answer.verdict}, confidence {answer.confidence:.2f}"

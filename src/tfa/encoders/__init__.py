@@ -58,7 +58,6 @@ class Encoder(Protocol):
 
     def encode(self, images: Sequence[Image.Image]) -> tuple[np.ndarray, np.ndarray | None]:
         """Return float16 patches `(b, n, d)` in row-major order, and float16 global tokens `(b, d_g)` or None."""
-        ...
 
 
 def count_depths(encoder: Encoder) -> int:

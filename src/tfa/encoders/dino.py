@@ -15,7 +15,7 @@ class DinoEncoder:
     """Attributes and preprocessing of a vision transformer encoder; see `tfa.encoders`."""
 
     def __init__(self, identity: EncoderId, weights_sha256: str, device: str) -> None:
-        self._identity, self._card = identity, identity.card
+        self.identity, self._card = identity, identity.card
         self.device, self.precision = device, "float32"
         self.id = str(identity)
         self.notes = identity.notes
@@ -33,16 +33,11 @@ class DinoEncoder:
 
     @property
     def reads(self) -> tuple[int, int, str]:
-        return *(self._identity.resized or (self._identity.width, self._identity.height)), self._card.resample
-
-    @property
-    def identity(self) -> EncoderId:
-        """The parsed encoder name, with its card."""
-        return self._identity
+        return *(self.identity.resized or (self.identity.width, self.identity.height)), self._card.resample
 
     def _pixels(self, image: Image.Image) -> np.ndarray:
-        card, size = self._card, (self._identity.width, self._identity.height)
-        if self._identity.resized is not None:
+        card, size = self._card, (self.identity.width, self.identity.height)
+        if self.identity.resized is not None:
             image = self.prepare(image)
             # Half of the margin, rounded as torchvision's CenterCrop does.
             left, top = (round((have - want) / 2) for have, want in zip(image.size, size, strict=True))

@@ -322,7 +322,7 @@ class HubEncoder(TorchEncoder):
     """An `Encoder` that reads one or two blocks of a model outside the catalogue."""
 
     def __init__(self, identity: EncoderId, read: _Read, digest: str, device: str) -> None:
-        self._read, self.device, self._identity, card = read, device, identity, identity.card
+        self._read, self.device, self.identity, card = read, device, identity, identity.card
         try:
             tokens, (rows, columns) = self._run(torch.zeros(1, 3, identity.height, identity.width))
         except Exception as error:  # models raise many kinds of errors for sizes that they cannot use
@@ -338,7 +338,7 @@ class HubEncoder(TorchEncoder):
 
     def _run(self, pixels: Tensor) -> _Tokens:
         with torch.inference_mode(), torch.backends.cudnn.flags(enabled=True, allow_tf32=False):  # as in `VitEncoder`
-            layers = [layer for layer in (self._identity.earlier, self._identity.layer) if layer is not None]
+            layers = [layer for layer in (self.identity.earlier, self.identity.layer) if layer is not None]
             return self._read(layers, pixels.to(self.device))
 
 

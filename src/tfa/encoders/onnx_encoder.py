@@ -199,11 +199,8 @@ class VitNodes:
         out = self._out
         gated = self._card.mlp == "swiglu"
         up, down = ("up_proj", "down_proj") if gated else self._card.names.mlp
-        x, layers = self._norm(
-            f"{block}.norm2",
-            x,
-            *(self._affine(f"{block}.mlp.{name}") for name in (["gate_proj", up] if gated else [up])),
-        )
+        names = ["gate_proj", up] if gated else [up]
+        x, layers = self._norm(f"{block}.norm2", x, *(self._affine(f"{block}.mlp.{name}") for name in names))
         # Activations of some tokens, mainly CLS, are many times larger than those of others here.
         wide = [self._linear(x, layer, by_token=True) for layer in layers]
         if gated:
@@ -250,9 +247,6 @@ class VitNodes:
         factors = [self._out.constant(weight.T), self._out.constant(scales)]
         last = [] if bias is None else ["", self._out.constant(bias)]
         return self._out.add("DynamicQuantizeMatMul", x, *factors, *last, domain=CONTRIBUTED)
-
-
-__all__ = ["ENCODER_OPSET", "portable_tokens"]
 
 
 def portable_tokens(out: Graph, encoder: Any, images: str, *, integers: bool) -> str:

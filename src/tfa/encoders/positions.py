@@ -51,9 +51,8 @@ def rotary_factors(identity: EncoderId) -> tuple[np.ndarray, np.ndarray]:
     card, (rows, columns) = identity.card, identity.grid
     channels = card.width // card.heads
     frequencies = 1 / np.float32(_ROTARY_BASE) ** np.arange(0, 1, 4 / channels, dtype=np.float32)
-    places = np.stack(
-        np.meshgrid(*((np.arange(n, dtype=np.float32) + 0.5) / n * 2 - 1 for n in (rows, columns)), indexing="ij"), -1
-    )
+    axes = ((np.arange(n, dtype=np.float32) + 0.5) / n * 2 - 1 for n in (rows, columns))
+    places = np.stack(np.meshgrid(*axes, indexing="ij"), -1)
     angles = (2 * np.pi * places.reshape(-1, 2, 1) * frequencies).astype(np.float32).reshape(rows * columns, -1)
     cosine, sine = np.cos(angles), np.sin(angles)
     still = np.zeros((card.prefix, channels), np.float32)

@@ -106,7 +106,11 @@ def download(get: Callable[..., str]) -> Path | str:
 
 def read_weights(path: Path) -> dict[str, np.ndarray]:
     """Read the tensors of a checkpoint, at any nesting and without prefixes of wrappers."""
-    return _without_prefix(_read(path))
+    tensors = _read(path)
+    for prefix in _PREFIXES:
+        if tensors and all(key.startswith(prefix) for key in tensors):
+            tensors = {key.removeprefix(prefix): tensor for key, tensor in tensors.items()}
+    return tensors
 
 
 def _read(path: Path) -> dict[str, np.ndarray]:
@@ -131,13 +135,6 @@ def _read(path: Path) -> dict[str, np.ndarray]:
                 "save only the state_dict"
             )
     return {key: value.detach().float().numpy() for key, value in content.items()}
-
-
-def _without_prefix(tensors: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
-    for prefix in _PREFIXES:
-        if tensors and all(key.startswith(prefix) for key in tensors):
-            tensors = {key.removeprefix(prefix): tensor for key, tensor in tensors.items()}
-    return tensors
 
 
 def as_float32(tensors: Mapping[str, Any]) -> tuple[dict[str, np.ndarray], str]:

@@ -268,6 +268,8 @@ def write_explorer(
         drawn = map_in_threads(lambda name: _draw_thumbnail(judgement.files[name]), wanted, task=task)
     where = addresses({name: one for name, one in zip(wanted, drawn, strict=True) if one is not None}, path)
     photos = {"queries": [where.get(name) for name in queries], "images": [where.get(name) for name in images]}
+    styles = (UPLOT / "uPlot.min.css", TEMPLATE.parent / "explorer.css")
+    scripts = [plan_view_script(), *((TEMPLATE.parent / name).read_text("utf-8") for name in _SCRIPTS)]
     page = render_template(
         TEMPLATE,
         title=f"Failures of {judgement.title}",
@@ -277,13 +279,9 @@ def write_explorer(
         release=__version__,
         content=embed_json(content),
         photos=embed_json(photos),
-        styles=Markup(
-            (UPLOT / "uPlot.min.css").read_text("utf-8") + (TEMPLATE.parent / "explorer.css").read_text("utf-8")
-        ),
+        styles=Markup("".join(file.read_text("utf-8") for file in styles)),
         uplot=Markup((UPLOT / "uPlot.iife.min.js").read_text("utf-8")),
         licence=(UPLOT / "LICENSE").read_text("utf-8"),
-        scripts=Markup(
-            "\n".join([plan_view_script(), *((TEMPLATE.parent / name).read_text("utf-8") for name in _SCRIPTS)])
-        ),
+        scripts=Markup("\n".join(scripts)),
     )
     write_text(Path(path), page)

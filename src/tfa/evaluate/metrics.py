@@ -66,12 +66,10 @@ class Interval(Value, kw_only=False):
     high: float = req("Upper end of the 95 % interval.")
 
 
-class Paired(Value, kw_only=False):
+class Paired(Interval, kw_only=False):
     """The mean difference of two heads over their common queries."""
 
     mean: float = req("Mean difference.")
-    low: float = req("Lower end of the 95 % interval.")
-    high: float = req("Upper end of the 95 % interval.")
     above: float = req("Share of resamples above 0.", ge=0, le=1)
     queries: int = req("Queries that both were evaluated on.", ge=0)
 

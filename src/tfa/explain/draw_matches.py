@@ -49,18 +49,9 @@ def draw_matches(
 ) -> Image.Image:
     """Draw the query on the left and the map image on the right, with a line per inlier and dots for other matches.
 
-    Args:
-        query: Query photo.
-        answer: Map image.
-        matches: Matches between them.
-        grid: Patch grid of the query.
-        other: Patch grid of the map image.
-        path: PNG or JPEG file to write.
-        heats: Contribution of each patch of both photos to the score, drawn over a second row.
-        linearized: Draw contributions relative to an even share.
-
-    Returns:
-        The drawn image.
+    `grid` and `other` are the patch grids of the query and the map image. `heats` are the contributions of both photos'
+    patches to the score, drawn over a second row; `linearized` ones are drawn relative to an even share. `path` is a
+    PNG or JPEG file to write.
     """
     options = None if path is None else picture_options(Path(path), "matches")
     _check(matches, grid, other)

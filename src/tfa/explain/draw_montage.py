@@ -13,6 +13,7 @@ from tfa.core.files import write_atomically
 from tfa.core.text import make_printable
 from tfa.errors import BadImage, TfaError
 from tfa.photos.images import as_rgb
+from tfa.types import Hit
 
 Mark = Literal["good", "bad", "none"]
 
@@ -61,6 +62,13 @@ def draw_montage(answers: Sequence[MontageRow], path: Path, legend: str = "") ->
 def format_matches(count: int | None) -> list[str]:
     """Format the number of inliers as a caption line; no line for a hit that was not reranked."""
     return [] if count is None else [f"{count} inlier{'' if count == 1 else 's'}"]
+
+
+def make_tile(hit: Hit, mark: Mark) -> MontageTile:
+    """Return the tile of a hit, with its name, confidence, inliers and position as caption."""
+    position = [] if hit.position is None else [str(hit.position)]
+    lines = [Path(hit.image).name, f"confidence {hit.confidence:.2f}", *format_matches(hit.inliers), *position]
+    return MontageTile(Path(hit.image), lines, mark)
 
 
 def picture_options(path: Path, what: str) -> dict[str, Any]:

@@ -75,17 +75,7 @@ def _patches(number: int) -> str:
 
 
 def explain_match(place_map: PlaceMap, photo: Photo, rank: int = 1, calibration: str | None = None) -> Explanation:
-    """Query the map with a photo and match its patches with one hit.
-
-    Args:
-        place_map: Map with patch descriptors.
-        photo: Query photo.
-        rank: Rank of the hit, from 1.
-        calibration: Calibration to use [default: the map's setting].
-
-    Returns:
-        The hit and its matches.
-    """
+    """Query a map that stores patches with a photo, and match its patches with the hit at `rank`, from 1."""
     compact, head = place_map.state.compact, place_map.state.chosen(calibration)
     if compact is None:
         raise BadMap("this map has no patch descriptors to compare; rebuild it with: tfa build --rerank")
@@ -122,15 +112,7 @@ def explain_score(
 
     The heat maps are signed contributions of patches, (rows, columns); each sums to the local terms of the score.
     Contributions of second-order heads are linearized, and there are no words.
-
-    Args:
-        place_map: Map to explain.
-        query_tokens: Tokens of one photo.
-        image_id: Id of the map image; its tokens come from the token cache, or from its unchanged file.
-        calibration: Calibration to use [default: the map's setting].
-
-    Returns:
-        The explanation, as JSON values.
+    Tokens of the map image come from the token cache, or from its unchanged file.
     """
     if len(query_tokens) != 1:
         raise BadTokens(f"got tokens of {len(query_tokens)} photos; explain one photo at a time")

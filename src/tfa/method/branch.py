@@ -127,9 +127,7 @@ class DatabaseBranch:
 
     def release(self) -> None:
         """Release the resident pages of spilled arrays."""
-        for array in (self.described.descriptors, self.products, self.geometry.vectors, self.projected):
-            if array is not None:
-                release(array)
+        release(self.described.descriptors, self.products, self.geometry.vectors, self.projected)
 
 
 Branches = Mapping[tuple[str, int], DatabaseBranch]  # by assignment and construction
@@ -190,8 +188,7 @@ def _projected(geometry: Geometry, products: np.ndarray, split: DatabaseSplit, s
     for low in range(0, split.images, _ROW_BLOCK):
         with_anchors = np.ascontiguousarray(products[anchors, low : low + _ROW_BLOCK].T)
         projected[low : low + _ROW_BLOCK] = geometry.coordinates(with_anchors)
-        release(products)
-        release(projected)
+        release(products, projected)
     return projected
 
 

@@ -95,12 +95,9 @@ Changes = Iterable[tuple[str, float, Sequence[Any]]]  # unit, size, changed argu
 
 
 def find_flips(rule: Callable[..., str | bool], *evidence: Any, photos: int = 1) -> dict[str, Flip]:
-    """Return the smallest change of each unit that gives a rule another outcome.
+    """Return the smallest change of each unit that gives a rule of one decision another outcome.
 
-    Args:
-        rule: Rule of one decision.
-        evidence: Arguments of the rule.
-        photos: Photos that support and agreement were measured on.
+    `evidence` are the arguments of the rule; support and agreement were measured on `photos` photos.
     """
     chosen, flips = rule(*evidence), dict[str, Flip]()
     for unit, size, changed in _CHANGES[type(evidence[0])](photos, *evidence):

@@ -175,18 +175,7 @@ def fit_dual_head(
 ) -> DualHead:
     """Fit an uncalibrated dual head.
 
-    Args:
-        tokens: Database tokens.
-        source: Source vocabulary; its rows are normalized. None fits `source_words` words instead.
-        source_words: Size of a fitted source vocabulary.
-        words: Size of the map vocabulary [default: from `spec`].
-        spec: Head options.
-        device: Device to fit on.
-        dtype: Dtype of descriptors and scores.
-        progress: Whether to show progress, or a listener.
-
-    Returns:
-        The head.
+    Rows of `source` are normalized; without it, `source_words` words are fitted. `words` overrides those of `spec`.
     """
     if not isinstance(tokens, Tokens):
         raise BadTokens(f"fit_dual takes tfa.Tokens, got {type(tokens).__name__}; wrap it: tfa.Tokens(patches)")

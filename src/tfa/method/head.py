@@ -184,9 +184,8 @@ def replica_scorer(
     descriptors = [branch.described.descriptors for _, branch, _ in used]
     same = [branch.duplicates for _, branch, _ in used]
     duplicates = join_duplicates(same if token is None else [*same, find_duplicates(token[1])])
-    for array in (*descriptors, *(chunk for term in terms for chunk in term.gallery.chunks)):
-        if isinstance(array, np.ndarray):
-            release(array)
+    chunks = (chunk for term in terms for chunk in term.gallery.chunks)
+    release(*descriptors, *(chunk for chunk in chunks if isinstance(chunk, np.ndarray)))
     return Scorer(tuple(sides), tuple(terms), np.zeros(len(descriptors[0])), duplicates, dtype)
 
 

@@ -67,8 +67,7 @@ def every_score(branch: DatabaseBranch, terms: Sequence[KernelTerm], backend: Ba
         scores = np.array(total[start:stop])
         if plain:
             scores += plain * branch.products[rows[start:stop]]
-        for array in (total, branch.products):
-            release(array)  # each row is read once
+        release(total, branch.products)  # each row is read once
         return tie_scores(scores, branch.duplicates)
 
     return block

@@ -16,7 +16,7 @@ Intermediate arrays stay in the cache, and a descriptor is written once, to its 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
@@ -51,22 +51,10 @@ class Described:
 
 
 class DescribedTokens(Tokens):
-    """Tokens with cached descriptors, for `describe_residuals` and `describe_second_order`."""
+    """Tokens with cached descriptors: results of `describe_residuals` and `describe_second_order`, to the last bit."""
 
-    def described(
-        self,
-        centers: Sequence[np.ndarray],
-        assignments: Sequence[str],
-        temperature: float,
-        backend: Backend,
-        dtype: str,
-    ) -> dict[tuple[str, int], Described]:
-        """Return the result of `describe_residuals`, to the last bit."""
-        raise NotImplementedError
-
-    def described_second_order(self, directions: Sequence[np.ndarray], dtype: str) -> list[np.ndarray]:
-        """Return the result of `describe_second_order`, to the last bit."""
-        raise NotImplementedError
+    described: Callable[..., dict[tuple[str, int], Described]]
+    described_second_order: Callable[..., list[np.ndarray]]
 
 
 HARD, SOFT = "hard", "soft"
@@ -290,7 +278,7 @@ def describe_residuals(
         for assignment in assignments
         for construction in range(len(centers))
     }
-    released = 0
+    released, descriptors = 0, [described.descriptors for described in described_by_key.values()]
     if backend.torch_device is None:
         passes = [ImagePass(centers, assignments, temperature, dtype) for _ in range(count_cores())]
         done = _image_by_image(tokens, passes, described_by_key)
@@ -301,8 +289,8 @@ def describe_residuals(
             task.advance(stop - start)
             if stop - released >= _RELEASE_EVERY:
                 released = stop
-                _release(described_by_key)
-    _release(described_by_key)
+                release(*descriptors)
+    release(*descriptors)
     return described_by_key
 
 
@@ -363,9 +351,3 @@ def _batch_by_batch(
             described_by_key[key].descriptors[batch.start : batch.stop] = to_numpy(descriptors)
             described_by_key[key].mass[batch.start : batch.stop] = to_numpy(norms)
         yield batch.start, batch.stop
-
-
-def _release(described_by_key: _DescribedByKey) -> None:
-    """Release pages written to mapped files."""
-    for described in described_by_key.values():
-        release(described.descriptors)

@@ -279,5 +279,4 @@ def _describe_depth(
             task.advance(len(images))
             if images.stop - released >= _RELEASE_EVERY or images.stop == len(tokens):
                 released = images.stop
-                for rows in descriptors:
-                    release(rows)
+                release(*descriptors)

@@ -177,11 +177,14 @@ def fit_space(
     grid: tuple[int, int] | None = None,
 ) -> SecondOrderSpace:
     """Fit PCA, coordinates, duplicates and spectral facts of one construction's descriptors (m, D)."""
-    images, width = descriptors.shape
-    principal = _dual if images <= width else _by_covariance
+    (images, width), rank = descriptors.shape, min(max_rank, MAX_RANK)
     if min(images, width) > MAX_COVARIANCE:
-        principal = _by_sample
-    fitted = principal(descriptors, split, min(max_rank, MAX_RANK), backend, spill)
+        chosen = np.linspace(0, images - 1, SAMPLE).astype(np.int64)
+        axes = fit_sample_axes(np.asarray(descriptors[chosen]), rank, backend)
+        fitted = _along(axes, descriptors, split, backend, spill)
+    else:
+        principal = _dual if images <= width else _by_covariance
+        fitted = principal(descriptors, split, rank, backend, spill)
     return _space(fitted, descriptors, patch_directions, split, grid)
 
 
@@ -254,14 +257,6 @@ def fit_sample_axes(descriptors: np.ndarray, max_rank: int, backend: Backend) ->
     return PrincipalAxes(mean, axes.T.astype(np.float64), geometry.eigenvalues, geometry.participation)
 
 
-def _by_sample(
-    descriptors: np.ndarray, split: DatabaseSplit, max_rank: int, backend: Backend, spill: Spill
-) -> _Principal:
-    chosen = np.linspace(0, len(descriptors) - 1, SAMPLE).astype(np.int64)
-    axes = fit_sample_axes(np.asarray(descriptors[chosen]), max_rank, backend)
-    return _along(axes, descriptors, split, backend, spill)
-
-
 def _axes(descriptors: np.ndarray, geometry: Geometry) -> tuple[np.ndarray, np.ndarray]:
     """Return Uᵀ = η^{-1/2} Eᵀ (V − μ), (r, D), in the dtype of the descriptors, and μ, (D,).
 
@@ -306,8 +301,7 @@ def _along(
         norms[rows] = np.sqrt((block * block).sum(axis=1))
         coordinates[rows] = axes.coordinates(block)
         products[:, rows] = cross_products(probes, np.asarray(descriptors[rows]), backend)
-        release(descriptors)
-        release(coordinates)
+        release(descriptors, coordinates)
     mask = Mask.of_duplicates(products, split.pseudo, norms)
     displaced = float(np.linalg.norm(sums[0] - sums[1])) / max(float(np.linalg.norm(axes.mean)), 1e-30)
     facts = SpectralFacts(0.0, axes.participation, displaced)

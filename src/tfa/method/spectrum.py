@@ -71,8 +71,7 @@ def probe_products(descriptors: np.ndarray, probes: np.ndarray, backend: Backend
         products[below:, first:last] = total
         if symmetric:
             products[first:last, last:] = total[last - first :].T
-        for mapped in (descriptors, products):
-            release(mapped)
+        release(descriptors, products)
 
 
 def _sparse_enough(filled: np.ndarray, channels: int) -> bool:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
 
 import numpy as np
 import scipy  # loads its parts on first use
@@ -58,58 +57,35 @@ from tfa.search.gallery import find_duplicates, join_duplicates, tie_scores
 _MANY_SCORES = 1 << 16  # scores after which pages are released; smaller parts are computed often
 
 
-class ScoreKernel(Protocol):
-    """A similarity of images. Scores of equal images are equal.
-
-    Matrices of all target images are computed in parts, because there may be thousands.
-    """
-
-    @property
-    def duplicates(self) -> np.ndarray | None:
-        """First of equal database images, (m,); None if all differ."""
-
-    def target_block(self) -> ScoreBlock:
-        """Return scores of target images with the database, block by block."""
-
-    def target_scores(self, rows: np.ndarray, images: np.ndarray) -> np.ndarray:
-        """Return scores of some target images with some database images."""
-
-    def target_gram(self, rows: np.ndarray) -> np.ndarray:
-        """Return scores of some target images with each other."""
-
-    def among(self, one: np.ndarray, other: np.ndarray) -> np.ndarray:
-        """Return scores of database images with database images."""
-
-    def pseudo_block(self) -> ScoreBlock:
-        """Return scores of pseudo queries with the database, block by block."""
-
-
 class VectorKernel:
-    """Cosine of one vector per image."""
+    """Cosine of one vector per image; its methods are those of every `ScoreKernel`."""
 
     def __init__(self, database: np.ndarray, target: np.ndarray, pseudo: np.ndarray) -> None:
-        self.database, self.target = (
-            l2_normalize(np.asarray(database, np.float64)),
-            l2_normalize(np.asarray(target, np.float64)),
-        )
+        self.database, self.target = (l2_normalize(np.asarray(one, np.float64)) for one in (database, target))
+        # First of equal database images, (m,); None if all differ.
         self.pseudo, self.duplicates = pseudo, find_duplicates(self.database)
         self.target_duplicates = find_duplicates(self.target)
 
     def target_block(self) -> ScoreBlock:
+        """Return scores of target images with the database, block by block."""
         return lambda start, stop: tie_scores(self.target[start:stop] @ self.database.T, self.duplicates)
 
     def target_scores(self, rows: np.ndarray, images: np.ndarray) -> np.ndarray:
+        """Return scores of some target images with some database images."""
         scores = self.target[rows] @ self.database[images].T
         return tie_some(scores, self.target_duplicates, rows, self.duplicates, images)
 
     def target_gram(self, rows: np.ndarray) -> np.ndarray:
+        """Return scores of some target images with each other."""
         target = self.target[rows]
         return target @ target.T
 
     def among(self, one: np.ndarray, other: np.ndarray) -> np.ndarray:
+        """Return scores of database images with database images."""
         return self.database[one] @ self.database[other].T
 
     def pseudo_block(self) -> ScoreBlock:
+        """Return scores of pseudo queries with the database, block by block."""
         queries, gallery = self.database[self.pseudo], self.database.T
         return lambda start, stop: tie_scores(queries[start:stop] @ gallery, self.duplicates)
 
@@ -140,8 +116,7 @@ class TargetBranch:
             coordinates[rows] = geometry.coordinates(with_anchors)
             mean += descriptors[rows].sum(axis=0, dtype=np.float64) / count
             mixed += float(with_anchors.sum()) / (count * len(anchors))
-            for array in (products, coordinates, descriptors):
-                release(array)
+            release(products, coordinates, descriptors)
             branch.release()
         squared = float(mean @ mean) - 2 * mixed + geometry.grand_mean
         displacement = float(np.sqrt(max(squared, 0.0)) / max(np.sqrt(max(geometry.grand_mean, 0.0)), 1e-30))
@@ -200,8 +175,7 @@ class TargetBranch:
 
     def release(self) -> None:
         """Release the resident pages of arrays on disk."""
-        for array in (self.products, self.coordinates, self.described.descriptors):
-            release(array)
+        release(self.products, self.coordinates, self.described.descriptors)
         self.branch.release()
 
 
@@ -235,6 +209,11 @@ class BranchKernel:
             for _, target, _ in self.used:
                 target.release()
         return summed
+
+
+# A similarity of images. Scores of equal images are equal. Matrices of all target images are computed in parts, because
+# there may be thousands.
+ScoreKernel = VectorKernel | BranchKernel
 
 
 @dataclass(frozen=True)

@@ -264,14 +264,13 @@ def write_headline(
     The recall is that of the queried photos, else of the active calibration.
     """
     groups = len(duplicates)
-    return ", ".join(
-        [
-            format_count(facts["images"], "photo"),
-            format_count(groups, "near-duplicate group") if groups else "no near duplicates",
-            _recall(facts["answers"]["calibration"], recall),
-            *dict.fromkeys(one.short for one in advice if one.short),
-        ]
-    )
+    parts = [
+        format_count(facts["images"], "photo"),
+        format_count(groups, "near-duplicate group") if groups else "no near duplicates",
+        _recall(facts["answers"]["calibration"], recall),
+        *dict.fromkeys(one.short for one in advice if one.short),
+    ]
+    return ", ".join(parts)
 
 
 def _recall(answering: str | None, recall: Sequence[Mapping[str, Any]]) -> str:

@@ -59,9 +59,8 @@ def render_template(template: Path, **values: Any) -> str:
         trim_blocks=True,
         lstrip_blocks=True,
         keep_trailing_newline=True,
-        finalize=lambda value: (
-            make_printable(value) if type(value) is str else value
-        ),  # names of files; what is safe stays
+        # Escapes the names of files; what is safe stays.
+        finalize=lambda value: make_printable(value) if type(value) is str else value,
     )
     environment.filters |= {"embedded": embed_photo, "as_jpeg": lambda path: embed_photo(as_rgb(path))}
     return environment.get_template(template.name).render(values)
@@ -123,13 +122,8 @@ def bars(counts: Sequence[int], x_name: str, y_name: str, alt: str) -> Markup:
         for i, n in enumerate(counts)
         if n
     ]
-    return _framed(drawn, across, down, x_name, y_name, alt)
-
-
-def _framed(drawn: Sequence[str], across: Axis, down: Axis, x_name: str, y_name: str, alt: str) -> Markup:
     lines = [f'<path class="axis" d="M{LEFT} {TOP}V{HEIGHT - BOTTOM}H{_WIDTH - RIGHT}"/>']
-    for value in across.ticks():
-        lines.append(_text(across(value), HEIGHT - BOTTOM + 18, f"{value:.6g}", "middle"))
+    lines += [_text(across(value), HEIGHT - BOTTOM + 18, f"{value:.6g}", "middle") for value in across.ticks()]
     for value in down.ticks():
         lines.append(f'<path class="grid" d="M{LEFT} {down(value):.1f}H{_WIDTH - RIGHT}"/>')
         lines.append(_text(LEFT - 6, down(value) + 4, f"{value:.6g}", "end"))

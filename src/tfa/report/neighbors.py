@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from tfa.method.evidence import NO_ANSWER
-from tfa.method.scorer import GLOBAL, Scorer, ScoreTerm, SecondOrderSide
+from tfa.method.scorer import GLOBAL, Scorer, SecondOrderSide
 
 _ROW_BLOCK = 256  # rows in memory at once
 
@@ -22,17 +22,11 @@ def image_level(scorer: Scorer, rows: np.ndarray) -> np.ndarray:
         if term.side != GLOBAL and term.gamma is None:
             side = scorer.sides[term.side]
             if isinstance(side, SecondOrderSide):
-                level += term.weight * (_level(side, term, rows) - 0.5)
+                mean, origin = side.mean.astype(np.float64), side.mean_coordinates.astype(np.float64)
+                blocks = [rows[low : low + _ROW_BLOCK] for low in range(0, len(rows), _ROW_BLOCK)]
+                along = [term.gallery.take(block).astype(np.float64) @ origin for block in blocks]
+                level += term.weight * (np.concatenate([np.empty(0), *along]) + mean @ mean / 2 - 0.5)
     return level
-
-
-def _level(side: SecondOrderSide, term: ScoreTerm, rows: np.ndarray) -> np.ndarray:
-    """Compute ⟨Uᵀμ, z⟩ + ‖μ‖² / 2 for each image."""
-    mean = side.mean.astype(np.float64)
-    origin = side.mean_coordinates.astype(np.float64)
-    blocks = [rows[low : low + _ROW_BLOCK] for low in range(0, len(rows), _ROW_BLOCK)]
-    along = [term.gallery.take(block).astype(np.float64) @ origin for block in blocks]
-    return np.concatenate([np.empty(0), *along]) + mean @ mean / 2
 
 
 MOST_QUERIES = 2000  # images used as queries; evenly spaced in a larger map

@@ -410,23 +410,6 @@ def prepare_photo_evidence(compact: CompactTokens | None, photos: Tokens) -> Pai
     return cache_evidence(lambda row, images: compact.evidence(patches[row], grid, images))
 
 
-class ComparesPhotos(Protocol):
-    """A holder of map patches that compares photos with them: `CompactTokens` or `SourcedTokens`."""
-
-    @property
-    def compaction(self) -> Compaction: ...
-
-    def query(self, tokens: Tokens) -> np.ndarray:
-        """Return unit patches (q, n, r) of photos."""
-        ...
-
-    def match_each(
-        self, queries: Sequence[np.ndarray], grid: PatchGrid, indices: Sequence[np.ndarray]
-    ) -> list[list[Matches]]:
-        """Match several photos, each with its own images."""
-        ...
-
-
 class PhotoPairs:
     """A `Comparison` of photos with stored images, computed on demand.
 
@@ -482,7 +465,6 @@ class PatchSource(Protocol):
 
     def rows(self, ids: Sequence[int] | np.ndarray) -> np.ndarray:
         """Read the stored patches (c, n, g) of these images in one batch; a missing id is an error."""
-        ...
 
 
 class CachedPatches:
@@ -555,3 +537,6 @@ class SourcedTokens:
         ids = np.unique(np.concatenate(indices))
         local = [np.searchsorted(ids, own) for own in indices]
         return self.of(ids).match_each(queries, grid, local, threads)
+
+
+ComparesPhotos = CompactTokens | SourcedTokens  # holders of map patches that compare photos with them

@@ -70,7 +70,6 @@ class Comparison(Protocol):
 
     def with_queries(self, rows: Sequence[int], images: Sequence[np.ndarray]) -> list[Compared]:
         """Compare each query with its own list of images."""
-        ...
 
 
 @dataclass(frozen=True)

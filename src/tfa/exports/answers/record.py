@@ -122,9 +122,8 @@ def flatten_answer(answer: Answer, time_ns: int | None, degrees: Mapping[Positio
     values: dict[str, Any] = {}
     if answer.hits:
         best = answer.hits[0]
-        values |= {f"image_{name}": value for name, value in list_coordinates(best.position, degrees).items()} | vars(
-            best
-        )
+        coordinates = list_coordinates(best.position, degrees)
+        values |= {f"image_{name}": value for name, value in coordinates.items()} | vars(best)
     if answer.place is not None:
         values |= list_coordinates(answer.place.position, degrees) | vars(answer.place)
     values |= {**vars(answer), "query": answer.name, "time": iso_time(time_ns)}

@@ -74,8 +74,7 @@ class Messages:
 
     def definition(self, kind: str) -> str:
         """Return the definition of a type, including the types of its fields."""
-        text: str = self._store.generate_msgdef(kind, ros_version=2)[0]
-        return text
+        return str(self._store.generate_msgdef(kind, ros_version=2)[0])
 
     def image(self, time: int, kind: str, content: bytes) -> Any:
         header, data = self._header(time, "camera"), np.frombuffer(content, np.uint8)
