@@ -112,11 +112,11 @@ results: $(VENV)/.installed
 	$(BIN)/python docs/site/fill_tables.py
 
 # A failed history is repeated with the command that is printed: --where, --seed and --history. Each place gets a share of
-# the operations: one takes 0.02 s in memory, 0.03 s in a folder and up to 2 s in a store. `make -j2` runs two places.
+# the operations: one takes 0.02 s in memory, 0.03 s in a folder and up to 1.5 s in a store. `make -j2` runs two places.
 OPERATIONS ?= 200000
 SEED       ?= 1
-HISTORIES  := histories-folder-2 histories-memory-2 histories-postgres-100 histories-lance-400 histories-milvus-400 \
-              histories-qdrant-100
+HISTORIES  := histories-folder-2 histories-memory-2 histories-postgres-40 histories-lance-200 histories-milvus-200 \
+              histories-qdrant-40
 HISTORIES_OUT ?= build/histories
 .PHONY: $(HISTORIES)
 histories: $(HISTORIES)

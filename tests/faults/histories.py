@@ -149,7 +149,7 @@ class History:
             most = min(len(there) - FEW, 3)
             return None if most < 1 else ("remove", sorted(rng.sample(there, rng.randint(1, most))))
         if verb == "calibrate":
-            return "calibrate", rng.choice(CALIBRATIONS), rng.random() < 0.5
+            return "calibrate", rng.choice(CALIBRATIONS), self.kind == "dual" or rng.random() < 0.5
         if verb == "activate":
             return "activate", rng.choice([None, *(name for name, _ in model.calibrations)])
         if verb == "drop":
@@ -211,12 +211,16 @@ class History:
     # --- comparing -----------------------------------------------------------------------------------------------
 
     def check(self, what: str) -> Seen:
-        """Compare the map with the model, as an editor and a new process see it."""
+        """Compare the map with the model, as a new process and every editor that is up to date see it."""
         fresh = open_map(self.url)
         seen = Seen.of(fresh)
         self.resolve(fresh, seen)
         differs = seen.differs(self.model)
         assert not differs, f"after {what}: {differs}"
+        for editor in self.editors:
+            if self.in_store or editor.state.revision == seen.revision:
+                differs = Seen.of(editor).differs(self.model)
+                assert not differs, f"after {what}, an editor differs: {differs}"
         assert seen.revision >= self.revision, f"after {what}: revision {seen.revision} follows {self.revision}"
         self.revision = seen.revision
         if self.in_store:
@@ -270,11 +274,20 @@ class History:
         self.model = replace(model, photos={**model.photos, **there}, maybe={})
 
     def query(self) -> None:
-        """Query a photo; the answers are the model's images, with the scores that they always had."""
+        """Query a photo in an editor or a new process."""
+        asked = self.rng.choice([*self.editors, None])
+        if asked is None:
+            asked = open_map(self.url)
+            self.compare_answers(asked)
+            asked.close()
+        else:
+            self.refresh(asked)
+            self.compare_answers(asked)
+
+    def compare_answers(self, asked: PlaceMap) -> None:
+        """Query a photo; the answers are the model's images, with the scores and inliers that they always had."""
         model, rng = self.model, self.rng
         name = rng.choice(sorted(self.world.names))
-        asked = rng.choice(self.editors)
-        self.refresh(asked)
         heads = ["none", *(one for one, _ in model.calibrations)]
         head = model.active if self.in_store else rng.choice(heads)
         session = rng.choice([None, *sorted({one for _, one in model.photos.values()} - {None})])  # type: ignore[type-var]
@@ -297,6 +310,10 @@ class History:
         if asked.state.compact is not None or (self.in_store and asked.storage.view.patches is not None):  # type: ignore[attr-defined]
             [verified] = asked.query_tokens(self.world.tokens[name], k=99, rerank=True, min_confidence=0.0)
             assert {hit.id for hit in verified} - set(model.maybe) == set(model.photos)
+            for hit in [one for one in verified if one.id in model.photos and one.inliers is not None]:
+                key = (model.fit, "inliers", name, hit.id, model.photos[hit.id][0])
+                before = self.scores.setdefault(key, hit.inliers)
+                assert before == hit.inliers, f"inliers of {key} were {before}, are {hit.inliers}"
 
     # --- editors -------------------------------------------------------------------------------------------------
 
@@ -329,8 +346,6 @@ class History:
         self.untidy &= editor.state.revision == self.revision  # nothing was written
         ids = result if operation[0] == "add" else ()
         assert all(one >= before for one in ids), f"ids {ids} were used before {before}"
-        if operation[0] == "merge":
-            self.revision = 0
         self.model = self.outcomes(operation, ids)[-1]
         if operation[0] == "merge":
             self.reopen()
@@ -399,8 +414,6 @@ class History:
         self.counts[f"kill: {operation[0]}"] += ended
         ids = range(before.next_id, before.next_id + len(operation[1])) if operation[0] == "add" else ()
         steps = [self.model, *self.outcomes(operation, ids)]
-        if operation[0] == "merge":  # the only edit that begins at revision 1
-            self.revision = 0
         fresh = open_map(self.url)
         seen = Seen.of(fresh)
         if self.in_store and operation[0] == "add" and ended:
@@ -469,18 +482,7 @@ class History:
         """Two editors edit at once. All edits that were acknowledged are in the map."""
         self.settle()
         self.reopen()
-        first = self.draw_edit(
-            ["add", "remove", "calibrate", "activate", "rebuild", "rollback"] if self.in_store else None
-        )
-        idle = first[0] == "activate" and (first[1] or "none") == self.model.active
-        if first[0] == "merge" or idle:
-            return
-        after = self.outcomes(first, range(-len(first[1]), 0) if first[0] == "add" else ())[-1]
-        verbs = self.rng.sample(["add", "remove"], 2)
-        both = [one for verb in verbs if (one := self.arguments(verb, self.share(after))) is not None]
-        if not both:
-            return
-        second = both[0]
+        first, second, after = self.draw_race()
         self.log[-1] += f" {first} {second}"
         within = self.in_process and first[0] in ("add", "remove", "rebuild") and self.rng.random() < 0.5
         self.clock.real = not within
@@ -508,6 +510,20 @@ class History:
                 self.model = self.outcomes(operation, told if operation[0] == "add" else ())[-1]
             possible.append(self.model)
         self.model = next((one for one in possible if self.matches_previous(one)), possible[0])
+
+    def draw_race(self) -> tuple[Operation, Operation, Model]:
+        """Draw two edits that change the map, and the model after the first one."""
+        verbs = ["add", "remove", "calibrate", "activate"]
+        verbs += ["rebuild", "rollback"] if self.in_store else ["drop", "refit"]
+        while True:
+            first = self.draw_edit(verbs)
+            if first[0] == "activate" and (first[1] or "none") == self.model.active:
+                continue
+            after = self.outcomes(first, range(-len(first[1]), 0) if first[0] == "add" else ())[-1]
+            for verb in self.rng.sample(["add", "remove"], 2):
+                second = self.arguments(verb, self.share(after))
+                if second is not None:
+                    return first, second, after
 
     def share(self, after: Model) -> Model:
         """Return a model of images that are there before and after an edit, and of photos that are in neither."""
@@ -584,7 +600,7 @@ class History:
         else:
             self.edit(operation)
         self.check(self.log[-1])
-        if verb != "query" and self.rng.random() < 0.5:
+        if verb != "query":
             self.query()
         self.counts[verb] += 1
         return None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import signal
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -35,9 +36,14 @@ KINDS = {
     "second-order": BuildOptions(head="second-order"),
     "no-patches": BuildOptions(head="second-order", rerank=False),
     "paper": BuildOptions(head="paper", storage="float16"),
+    "reduced": BuildOptions(head="second-order", dims=8),
+    "dual": BuildOptions(head="paper-dual", storage="int7"),
 }
 CALIBRATIONS = ("night", "fog")
 SESSIONS = (None, "noon", "rain, dusk")
+CONCURRENT = re.compile(  # what a map says about an edit that another one overtook
+    "by another process|refitted during the calibration|no previous version to roll back to"
+)
 CHANGING = {"create", "drop", "put", "put_pieces", "swap", "erase", "write", "delete", "seal"}  # calls of a store
 
 SETTLING = ("calibrate", "activate", "drop", "rollback", "copy")  # edits that wait for others first
@@ -266,11 +272,12 @@ def run_child(pipe: Any, folder: str, url: str, operation: Operation, life: int 
 
 
 def attempt(world: World, place_map: PlaceMap, operation: Operation, url: str) -> tuple[str, Any]:
-    """Do an edit that may be refused because another one is under way."""
+    """Do an edit that may be refused because of another one. It fails if it finds the map damaged."""
     try:
         return "done", perform(world, place_map, operation, url)
     except (StoreConflict, BadMap) as error:
-        return "refused", str(error)
+        refused = isinstance(error, StoreConflict) or CONCURRENT.search(str(error))
+        return "refused" if refused else "failed", str(error)
 
 
 # --- the model -----------------------------------------------------------------------------------------------------

@@ -4,11 +4,16 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import numpy as np
 import pytest
 
+from tests.faults import history_parts
 from tests.faults.histories import Campaign, History, World, open_place
 from tests.maps.store.stores import place_of
+from tfa.errors import BadMap
 from tfa.maps.store import republish
+from tfa.search.gallery import DAMAGED
+from tfa.verification.patches import CompactTokens
 
 SEED = 1
 STORES = [pytest.param(kind, marks=pytest.mark.stores) for kind in ("lance", "postgres")]
@@ -41,7 +46,8 @@ def test_a_map_in_a_server_or_a_folder_of_tables_holds_it_too(where, world, requ
     campaign.count(f"operations of random histories: {where}", done)
 
 
-def test_the_seed_decides_about_a_history(world, tmp_path):
+def test_the_seed_decides_about_a_history(world, tmp_path, monkeypatch):
+    monkeypatch.setattr(History, "race", History.kill)  # no seed decides which of two processes is first
     logs = []
     for number in range(2):
         (tmp_path / str(number)).mkdir()
@@ -64,6 +70,56 @@ def test_a_wrong_count_is_noticed(world, tmp_path, monkeypatch):
     [failure] = histories.failures
     assert f"--seed {SEED} --history 0" in failure
     assert "count: " in failure
+
+
+def test_patches_of_other_images_are_noticed(world, tmp_path, monkeypatch):
+    def mix_up(patches, rows):
+        mixed, every = np.r_[rows[:-3], rows[-3:][::-1]], np.concatenate([np.asarray(one) for one in patches.chunks])
+        return replace(patches, chunks=(every[mixed],), sums=None if patches.sums is None else patches.sums[mixed])
+
+    monkeypatch.setattr("tests.faults.histories.KINDS", ["second-order"])
+    monkeypatch.setattr(CompactTokens, "keeping", mix_up)
+    with world.cached(), open_place("folder", tmp_path) as place:
+        history = History.begin(world, place, SEED, 0)
+        for edit in (("add", ["plain-10"], None), ("add", ["plain-12"], None), ("remove", [8])):
+            history.edit(edit)
+            history.check("an edit")
+        query_often(history)
+        history.edit(("add", ["plain-14"], None))  # joins additions and drops the removed one
+        with pytest.raises(AssertionError, match="inliers of "):
+            query_often(history)
+
+
+def query_often(history):
+    for _ in range(60):
+        history.query()
+
+
+def test_answers_are_compared_after_every_operation(world, tmp_path, monkeypatch):
+    compared, compare = [], History.compare_answers
+    monkeypatch.setattr(History, "compare_answers", lambda *given: compared.append(given) or compare(*given))
+    with open_place("memory", tmp_path) as place:
+        run(world, place, 20)
+    assert len(compared) == 20
+
+
+def test_an_editor_that_holds_other_images_is_noticed(world, tmp_path):
+    with world.cached(), open_place("folder", tmp_path) as place:
+        history = History.begin(world, place, SEED, 0)
+        history.check("nothing")
+        storage = history.editors[1].storage
+        storage.replace_state(replace(storage.snapshot().state, removed=frozenset([0])))
+        with pytest.raises(AssertionError, match="an editor differs: lost"):
+            history.check("nothing")
+
+
+@pytest.mark.parametrize(("text", "outcome"), [(DAMAGED, "failed"), ("changed by another process", "refused")])
+def test_a_map_that_an_edit_finds_damaged_is_a_failure(text, outcome, monkeypatch):
+    def fail(*_given):
+        raise BadMap(text)
+
+    monkeypatch.setattr(history_parts, "perform", fail)
+    assert history_parts.attempt(None, None, ("refit",), "town") == (outcome, text)
 
 
 def test_an_image_that_comes_back_is_noticed(world, tmp_path):

@@ -200,8 +200,32 @@ def test_unknown_and_ambiguous_names(saved, town, tmp_path, cache):
     editor.add([photo(tmp_path / "other" / "00.png", 61)])
     with pytest.raises(UnknownImage, match="matches 2 photos"):
         editor.remove(["00.png"])
-    assert editor.remove(["other/00.png"]).removed == [14]
-    assert len(reopened(saved)) == 14  # the failed removals removed nothing
+    for image in (True, 1.5, None, b"00.png"):
+        with pytest.raises(UnknownImage, match=r"^\S+ is not in the map; list its images"):
+            editor.remove([image])
+    assert editor.remove(["other/00.png", np.int64(1)]).removed == [1, 14]
+    assert len(reopened(saved)) == 13  # the failed removals removed nothing
+
+
+def test_an_image_that_answers_is_found_by_its_digest_before_a_removed_copy(saved, town, tmp_path):
+    editor, copy = reopened(saved), tmp_path / "copy.png"
+    shutil.copy(town / "05.png", copy)
+    digest = editor.images[5].digest
+    assert editor.remove(editor.add([copy]).added).removed == [14]
+    assert editor.storage.find_digests([digest, "none"]) == {digest: 5}
+    editor.remove([5])
+    assert list(editor.storage.find_digests([digest])) == [digest]  # as long as its row is stored
+
+
+def test_photos_that_moved_leave_removed_additions_behind(saved, town, tmp_path):
+    editor = reopened(saved)
+    editor.add([photo(tmp_path / f"{place}.png", place) for place in (40, 41)])
+    editor.remove([2, 14])
+    upkeep.relocate_photos(editor, town, town.rename(tmp_path / "moved"))
+    again = reopened(saved)
+    assert again.state.removed == {2}  # the head is fitted on it
+    assert [record.id for record in again.state.images] == [*range(14), 15]
+    assert again.query(tmp_path / "41.png", k=1)[0].id == 15
 
 
 def test_many_names_are_looked_up_by_an_index(monkeypatch):

@@ -94,5 +94,10 @@ def test_a_lag_keeps_unread_frames_and_edits_in_order(place_map, frames, tmp_pat
 def test_a_lag_that_cannot_be_is_an_error(place_map, frames):
     with pytest.raises(BadSpec, match="lag=-1"):
         query_sequence(place_map, frames, lag=-1)
+    with pytest.raises(BadSpec, match="lag=101 is out of range"):
+        place_map.follow(lag=101)
+    for lag, kind in ((1.5, "float"), (True, "bool")):
+        with pytest.raises(BadSpec, match=f"lag={lag} is {kind}, must be int"):
+            place_map.follow(lag=lag)
     with pytest.raises(BadSpec, match="sequence=True"):
         query_sequence(place_map, frames, lag=2, sequence=False)

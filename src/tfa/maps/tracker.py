@@ -83,7 +83,7 @@ class Tracker:
         adaptation: Adaptation | None = None,
     ) -> None:
         check_k(options.k)
-        if not 0 <= lag <= MOST_LAG:
+        if check_k(lag, "lag", 0) > MOST_LAG:
             raise BadSpec(f"lag={lag} is out of range: must be 0 to {MOST_LAG} frames")
         if lag and not sequence:
             raise BadSpec("a lag needs frames of one drive; use sequence=True or remove lag")

@@ -235,8 +235,9 @@ def find_image_records(records: Sequence[ImageRecord], photos: Sequence[str | Pa
         by_name.setdefault(os.path.basename(record.path), []).append(record)
 
     def matching(photo: str | Path | int) -> list[ImageRecord]:
-        if isinstance(photo, int):
-            return [by_id[photo]] if photo in by_id else []
+        if not isinstance(photo, str | os.PathLike):
+            is_id = isinstance(photo, int | np.integer) and not isinstance(photo, bool)
+            return [by_id[photo]] if is_id and photo in by_id else []
         whole, ending = str(Path(photo).resolve()), Path(photo).parts
         alike = by_name.get(Path(photo).name, [])
         return by_path.get(whole) or [one for one in alike if Path(one.path).parts[-len(ending) :] == ending]

@@ -86,7 +86,8 @@ class ScoreWindow:
         if np.array_equal(ids, self._ids):
             return
         _, before, now = np.intersect1d(self._ids, ids, assume_unique=True, return_indices=True)
-        table = np.full((WINDOW_ROWS, len(ids)), np.nan, np.float32)
+        table = np.empty((WINDOW_ROWS, len(ids)), np.float32)
+        table[: len(self)] = np.nan  # later rows take no memory until they are written
         table[: len(self), now] = self.rows[:, before]
         self._ids, self._table, self._bias = ids, table, None
 

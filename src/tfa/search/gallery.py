@@ -412,10 +412,10 @@ def direct_sum(weights: Sequence[float], features: Sequence[np.ndarray]) -> np.n
     return np.concatenate(scaled, axis=1)
 
 
-def check_k(k: int) -> int:
-    """Return k; raise BadSpec if it is not an integer of at least 1."""
+def check_k(k: int, name: str = "k", least: int = 1) -> int:
+    """Return k; raise BadSpec if it is not an integer of at least `least`."""
     if isinstance(k, bool) or not isinstance(k, int | np.integer):
-        raise BadSpec(f"k={k!r} is {type(k).__name__}, must be int")
-    if k < 1:
-        raise BadSpec(f"k={k} is out of range: must be at least 1")
+        raise BadSpec(f"{name}={k!r} is {type(k).__name__}, must be int")
+    if k < least:
+        raise BadSpec(f"{name}={k} is out of range: must be at least {least}")
     return k

@@ -223,6 +223,10 @@ def test_images_are_removed_by_path_and_by_id(town, tmp_path):
     wanted = [one for one, path in names.items() if path.endswith(("/@3@3@.png", "/@5@5@.png")) or one == 7]
     assert gone == sorted(wanted)
     assert {record.id for record in town.records()} == set(names) - set(gone)
+    assert town.remove([np.int64(8)]).removed == [8]
+    for image in (True, 1.5, None, b"9.png"):
+        with pytest.raises(UnknownImage, match=r"^\S+ is not in the map; list its images"):
+            town.remove([image])
 
 
 def change_header(town, **changes):
@@ -375,6 +379,23 @@ def test_a_removal_deletes_no_image_of_a_map_that_is_rebuilt_meanwhile(town, url
     fall_silent(town)
     edits.settle_edits(town.storage.versions)
     assert sound(town) == PLACES - 2
+
+
+@pytest.mark.parametrize("image", [5, "@5@5@.png"])
+def test_a_removal_of_images_that_a_rebuilt_map_names_otherwise_is_refused(town, url, image, tmp_path, monkeypatch):
+    paths = [photo(tmp_path / "rebuilt" / f"@{place}@{place}@.png", 60 + place) for place in range(PLACES)]
+    rebuilt = PlaceMap.build(paths, head="second-order", encoder=FakeEncoder(), spec=SPEC)
+    find = StoreStorage.find_records
+
+    def find_before_the_rebuild(storage, photos):
+        found = find(storage, photos)
+        rebuilt.publish(url, dims=64)
+        return found
+
+    monkeypatch.setattr(StoreStorage, "find_records", find_before_the_rebuild)
+    with pytest.raises(StoreConflict, match="town was rebuilt during the removal; list its images and remove them"):
+        town.remove([image])
+    assert sound(town) == PLACES
 
 
 def test_moments_of_edits_do_not_pile_up(town, tmp_path):

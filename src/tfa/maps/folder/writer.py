@@ -202,7 +202,8 @@ def number_revision(folder: OpenFolder, state: MapState) -> MapState:
 
 
 def write_all(folder: OpenFolder, state: MapState) -> MapState:
-    """Write all files of a map, then the header."""
+    """Write all files of a map, then the header. Removed additions are dropped."""
+    state = state.without_removed(0)
     heads = [state.checked(head.name) for head in state.heads]
     files = [_tensors(folder, state, "head", head.stored.head_tensors(), head.name) for head in heads]
     if state.vocabularies is not None:

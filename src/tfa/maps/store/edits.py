@@ -173,28 +173,30 @@ def _read_settled(versions: Versions, header: StoreHeader, token: str) -> set[in
     return set(json.loads(versions.store.read_latest(_settled_key(header, token)) or b"[]"))
 
 
-def remove_images(versions: Versions, ids: Sequence[int]) -> list[int]:
-    """Remove images and return the ids that existed. No reader finds them on return."""
+def remove_images(versions: Versions, records: Sequence[ImageRecord]) -> list[int]:
+    """Remove images and return the removed ids; no reader finds them. Raises StoreConflict if the map was rebuilt."""
     settle_edits(versions)
     gone: list[int] = []
-    for start in range(0, len(ids), WRITTEN_AT_ONCE):
-        gone += _remove(versions, ids[start : start + WRITTEN_AT_ONCE])
+    for start in range(0, len(records), WRITTEN_AT_ONCE):
+        gone += _remove(versions, {one.id: one.digest for one in records[start : start + WRITTEN_AT_ONCE]})
     return gone
 
 
-def _remove(versions: Versions, ids: Sequence[int]) -> list[int]:
+def _remove(versions: Versions, digests: Mapping[int, str]) -> list[int]:
     token, gone = secrets.token_hex(8), list[int]()
     collection: Collection | None = None  # kept, because the map may be rebuilt once the header is swapped
 
     def hide(view: MapView) -> StoreHeader | None:
         nonlocal collection
         collection = view.active.collection
-        entries, uncounted = collection.fetch(ids), view.header.uncounted
+        entries, uncounted = collection.fetch(list(digests)), view.header.uncounted
         kept = [i for i, own in enumerate(entries.ids.tolist()) if own not in uncounted]
         gone[:] = [int(entries.ids[i]) for i in kept]
         if not gone:
             return None
         payload = [entries.payload[i] for i in kept]
+        if [one["digest"] for one in payload] != [digests[own] for own in gone]:
+            raise StoreConflict(f"{versions.url} was rebuilt during the removal; list its images and remove them again")
         moments = _sum_moments(view.active, [entries.full[i] for i in kept])
         pending = Pending("remove", tuple(gone), time.time(), name_process())
         taken = Moments(-moments.count, -moments.first, -moments.second)

@@ -11,6 +11,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
+import numpy as np
+
 from tfa.core.progress import Progress, as_progress
 from tfa.core.tokens import Tokens
 from tfa.errors import BadMap, BadSpec
@@ -155,13 +157,12 @@ class StoreStorage(Storage):
 
     def find_records(self, photos: Sequence[str | Path | int]) -> list[ImageRecord]:
         """Find images by id in one read, or by path in a scan of all images."""
-        ids = [one for one in photos if isinstance(one, int)]
+        ids = [int(one) for one in photos if isinstance(one, int | np.integer)]
         view = self.versions.now(fresh=True)
         entries, uncounted = view.active.collection.fetch(ids), view.header.uncounted
         by_id = {int(i): parse_record(int(i), payload) for i, payload in zip(entries.ids, entries.payload, strict=True)}
         there = {image_id: record for image_id, record in by_id.items() if image_id not in uncounted}
-        names = {Path(one).name for one in photos if not isinstance(one, int)}
-        if names:
+        if names := {Path(one).name for one in photos if isinstance(one, str | Path)}:
             there |= {one.id: one for one in self.records() if os.path.basename(one.path) in names}
         return find_image_records(list(there.values()), photos)
 
@@ -196,8 +197,8 @@ class StoreStorage(Storage):
             added += add_images(self.versions, NewImages(tokens.select(part), records[part]))
         return added
 
-    def remove(self, ids: Sequence[int]) -> list[int]:
-        return remove_images(self.versions, list(ids))
+    def remove(self, records: Sequence[ImageRecord]) -> list[int]:
+        return remove_images(self.versions, records)
 
     def relocate(self, move: Callable[[str], str], progress: Progress) -> None:
         publisher = self._publisher()
