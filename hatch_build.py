@@ -24,7 +24,7 @@ except ImportError:  # printing it needs no hatchling
 
 NAME = "tfa.cdx.json"
 _NOT_FOR_USERS = {"audit", "dev", "docs", "fuzz"}  # extras of developers
-_REQUIREMENT = re.compile(r"[A-Za-z0-9._-]+")
+_REQUIREMENT = re.compile(r"([A-Za-z0-9._-]+)(?:\[([^\]]*)\])?")
 
 
 def _canonical(name: str) -> str:
@@ -44,8 +44,8 @@ def make_sbom(root: Path) -> dict[str, Any]:
     [version] = re.findall(r'__version__ = "(.+)"', (root / "src/tfa/version.py").read_text("utf-8"))
     pins, own = read_pins(root), _canonical(project["name"])
     extras = {name: deps for name, deps in project["optional-dependencies"].items() if name not in _NOT_FOR_USERS}
-    required = _list_names(project["dependencies"])
-    optional = [name for deps in extras.values() for name in _list_names(deps) if name not in {*required, own}]
+    required = _list_names(project["dependencies"], pins)
+    optional = [name for deps in extras.values() for name in _list_names(deps, pins) if name not in {*required, own}]
     main = f"pkg:pypi/{own}@{version}"
     components = [_make_component(name, pins.get(name), "required") for name in required]
     components += [_make_component(name, pins.get(name), "optional") for name in sorted(set(optional))]
@@ -67,9 +67,12 @@ def make_sbom(root: Path) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _list_names(requirements: list[str]) -> list[str]:
-    found = [_REQUIREMENT.match(one) for one in requirements]
-    return [_canonical(one.group()) for one in found if one is not None]
+def _list_names(requirements: list[str], pins: dict[str, str]) -> list[str]:
+    """Return the names of requirements, and of the packages that their extras add by name: `psycopg[binary]`."""
+    found = [one for one in map(_REQUIREMENT.match, requirements) if one is not None]
+    names = [[one[1], *(f"{one[1]}-{extra}" for extra in (one[2] or "").split(","))] for one in found]
+    first = [_canonical(one[0]) for one in names]
+    return first + [name for one in names for name in map(_canonical, one[1:]) if name in pins]
 
 
 def _make_component(name: str, version: str | None, scope: str) -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import signal
 import subprocess
@@ -10,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.fakes import random_image
 from tests.waiting import child_environment
 from tfa.errors import BadWeights
 from tfa.types import EncoderOptions
@@ -256,3 +258,34 @@ def test_a_real_ctrl_c(tmp_path):
     assert running.returncode == 130
     assert told.startswith("\ninterrupted. No saved map was changed.")
     assert "Traceback" not in told
+
+
+OPTIMIZED = """
+import runpy, sys
+import tfa.encoders, tfa.maps.map
+from tests.fakes import FakeEncoder
+tfa.encoders.load_encoder = tfa.maps.map.load_encoder = lambda *_, **__: FakeEncoder()
+sys.argv[0] = "tfa"
+runpy.run_module("tfa", run_name="__main__", alter_sys=True)
+"""
+
+
+def test_python_without_asserts_and_docstrings_gives_the_same_answers(tmp_path):
+    """Build and query with `python -OO -m tfa` and without -OO."""
+    for place in range(12):
+        (tmp_path / "photos").mkdir(exist_ok=True)
+        random_image(place).save(tmp_path / "photos" / f"{place:02}.png")
+    random_image(3).point(lambda value: min(value + 6, 255)).save(tmp_path / "query.png")
+    answers = []
+    for number, flags in enumerate(([], ["-OO"])):
+        environment = child_environment(Path(__file__).parents[2], TFA_CACHE=str(tmp_path / f"cache{number}"))
+        out = f"{number}.tfa"
+        for words in (["build", "photos", "--out", out, "--json"], ["query", out, "query.png", "--json"]):
+            command = [sys.executable, *flags, "-c", OPTIMIZED, *words]
+            done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True)
+            assert done.returncode == 0, done.stderr
+        answers.append(json.loads(done.stdout.replace(out, "town.tfa")))
+    assert answers[0] == answers[1]
+    assert "03.png" in json.dumps(answers[0])
+    tensors = [{file.name: file.read_bytes() for file in (tmp_path / f"{n}.tfa").glob("*.safetensors")} for n in (0, 1)]
+    assert tensors[0] == tensors[1] != {}

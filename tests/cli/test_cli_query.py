@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import json
+import os
 import re
+import signal
 from pathlib import Path
 from typing import Any
 
 import pytest
 from PIL import Image
 
+from tests.waiting import PATIENCE
 from tfa.cli.query import MONTAGE_ROWS, make_relative, write_montage
 from tfa.maps import PlaceMap
 from tfa.types import EncoderOptions, Hit
@@ -44,6 +47,16 @@ def test_paths_are_shown_relative_to_the_working_directory_if_that_is_shorter(tm
     assert make_relative(str(tmp_path / "photos" / "05.png")) == "../photos/05.png"
     assert make_relative("/elsewhere/05.png") == "/elsewhere/05.png"
     assert make_relative("near.jpg") == "near.jpg"
+
+
+@pytest.mark.parametrize("name", ["pipe.jpg", "pipe.mcap"])
+def test_a_pipe_is_refused(run, folder, name):
+    os.mkfifo(name)
+    signal.alarm(int(PATIENCE))
+    refused = run("query", "town.tfa", name)
+    signal.alarm(0)
+    assert refused.exit_code == 1
+    assert re.search("it is a pipe|is neither a file nor a folder", refused.stderr)
 
 
 def test_a_refused_photo_is_no_place(run, spy, folder):

@@ -105,6 +105,7 @@ def test_a_wheel_lists_its_dependencies_with_pinned_versions(built):
         assert (components[name]["version"], components[name]["scope"]) == (pinned[name], "required")
         assert components[name]["purl"] == f"pkg:pypi/{name}@{pinned[name]}"
     assert components["psycopg"]["scope"] == "optional"
+    assert components["psycopg-binary"]["version"] == pinned["psycopg-binary"]  # of psycopg[binary]
     assert "pytest" not in components
     assert components["uPlot"]["version"] in (ROOT / "src/tfa/evaluate/vendor/uplot/uPlot.iife.min.js").read_text()[:99]
     assert listed["dependencies"][0]["dependsOn"] == [one["bom-ref"] for one in listed["components"]]

@@ -421,12 +421,13 @@ FILE_NAME = "tfa.toml"
 FILE_VARIABLE = "TFA_CONFIG"  # the environment variable that names the file
 OF_THE_CACHE = {"cache": "TFA_CACHE", "cache-limit": "TFA_CACHE_LIMIT"}  # settings without an option
 _PLAIN = (str, int, float, bool)
-# Options that delete, expose or write data. A tfa.toml in the working folder may come from someone else.
+_LARGEST = 1_000_000  # bytes of a settings file
+# Options that delete, expose or write data, or widen limits: a tfa.toml of the working folder may be someone else's.
 GUARDED = frozenset({
-    "activate", "again", "clear", "drop", "force", "prune", "yes",
-    "api-keys", "build.ray", "cors", "edit-api-key", "host", "no-auth", "proxy", "rate-limit", "read-api-key",
-    "audit-log", "build.patches_at", "build.work", "cache", "cache-limit", "frames.folder", "html", "montage", "out",
-    "state", "to",
+    "activate", "again", "api-keys", "audit-log", "build.patches_at", "build.ray", "build.work", "cache", "cache-limit",
+    "calibrate.name", "cameras", "clear", "cors", "drop", "edit-api-key", "force", "frames.folder", "host", "html",
+    "max-batch", "max-pixels", "max-size", "max-upload", "montage", "no-auth", "older-than", "out", "patch-cache",
+    "proxy", "prune", "rate-limit", "read-api-key", "serve.quiet", "state", "to", "unconfirmed", "yes",
 })  # fmt: skip
 
 
@@ -447,17 +448,19 @@ class Settings:
             if not Path(named).is_file():
                 raise BadSpec(f"{FILE_VARIABLE}={named}: the file does not exist; correct or unset {FILE_VARIABLE}")
             return cls.read(Path(named))
-        readable = (
-            path for path in (Path(FILE_NAME), _find_home_file()) if os.access(path, os.R_OK) and path.is_file()
-        )
-        return next((cls.read(path, guards=path == Path(FILE_NAME)) for path in readable), cls())
+        home = _find_home_file()
+        readable = (path for path in (Path(FILE_NAME), home) if os.access(path, os.R_OK) and path.is_file())
+        return next((cls.read(one, guards=not (home.is_file() and one.samefile(home))) for one in readable), cls())
 
     @classmethod
     def read(cls, file: Path, *, guards: bool = False) -> Settings:
         """Read a file; an unknown setting is an error."""
         try:
             with file.open("rb") as opened:
-                content = tomllib.load(opened)
+                text = opened.read(_LARGEST + 1)
+            if len(text) > _LARGEST:
+                raise ValueError(f"it is larger than {_LARGEST:,} bytes")
+            content = tomllib.loads(text.decode())
         except (ValueError, RecursionError) as error:  # not TOML, not text, or nested too deeply
             raise BadSpec(f"{file} is not TOML: {error}; correct it, or set {FILE_VARIABLE} to another file") from None
         shared = {key: value for key, value in content.items() if not isinstance(value, dict)}
@@ -469,15 +472,19 @@ class Settings:
                 "belong in its table, such as [query]"
             )
         read = cls(file, shared, {key: value for key, value in content.items() if isinstance(value, dict)}, guards)
-        read._guard(shared, "")
+        read._guard(shared)
         return read
 
-    def _guard(self, names: Iterable[str], where: str) -> None:
+    def _is_guarded(self, name: str, where: str) -> bool:
+        return self.guards and not GUARDED.isdisjoint((name, f"{where}.{name}"))
+
+    def _guard(self, names: Iterable[str], where: str = "") -> None:
         """Reject guarded options of a file that the user did not choose."""
-        refused = sorted(GUARDED.intersection(names)) if self.guards else []
+        refused = sorted(name for name in names if self._is_guarded(name, where))
         if refused:
+            said = f"{refused[0]} of [{where}]" if where else refused[0]
             raise BadSpec(
-                f"{self.file}: {refused[0]}{where} can delete, expose or write data, so the working folder may not set "
+                f"{self.file}: {said} can delete, expose or write data, so the working folder may not set "
                 f"it; move it to {_find_home_file()}, or set {FILE_VARIABLE}={self.file} if you trust this file"
             )
 
@@ -523,17 +530,17 @@ class Settings:
             allowed = ", ".join(sorted(options)) + (f"; and {', '.join(sorted(settable))}" if settable else "")
             command = f"tfa {where.replace('.', ' ')}"
             raise BadSpec(f"{self.file}: {unknown[0]} of [{where}] is not an option of {command}; allowed: {allowed}")
-        self._guard(
-            [name.lstrip("-") for key in values for name in getattr(options.get(key), "opts", [key])], f" of [{where}]"
-        )
-        chosen = {key: self.shared[key] for key in SHARED if key in self.shared and key in options}
+        self._guard([name.lstrip("-") for key in values for name in getattr(options.get(key), "opts", [key])], where)
+        chosen = {key: self.shared[key] for key in SHARED
+                  if key in self.shared and key in options and not self._is_guarded(key, where)}  # fmt: skip
         chosen |= {key: value for key, value in values.items() if key in options}
         made = {options[key].name: self._checked(options[key], context, key, value) for key, value in chosen.items()}
         lines = [self._write_setting(settable, key, self.shared[name]) for key, (_, name) in settable.items()
                  if name in SHARED and name in self.shared]  # fmt: skip
         lines += [self._write_setting(settable, key, value) for key, value in values.items() if key in settable]
-        typed = [made["set"]] if isinstance(made.get("set"), str) else made.get("set", [])
-        self._guard([str(line).partition("=")[0] for line in typed], f" of [{where}]")
+        typed = made.get("set", [])
+        typed = [str(line) for line in (typed if isinstance(typed, list) else [typed])]
+        self._guard([line.partition("=")[0] for line in typed], where)
         for line in typed:
             self._check("set", line, split_setting, line, settable, where)
         return {**made, "set": [*lines, *typed]} if lines or typed else made

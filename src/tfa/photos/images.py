@@ -33,8 +33,6 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 
-# --- untrusted ------------------------------------------------------------------------------------
-
 # Formats of cameras, phones and screenshots. Pillow reads more, but those decoders are less tested against attacks.
 EXTENSIONS = {
     "JPEG": ".jpg", "MPO": ".jpg", "PNG": ".png", "WEBP": ".webp", "TIFF": ".tif", "BMP": ".bmp", "GIF": ".gif",
@@ -85,8 +83,6 @@ def _too_many(name: str, size: str, most_pixels: int) -> TooManyPixels:
     allowed = f"more than the {most_pixels:,} allowed"
     return TooManyPixels(f"{name} has too many pixels: {size} {allowed}; send a smaller copy", name)
 
-
-# --- photo source ---------------------------------------------------------------------------------
 
 Source = str | os.PathLike[str]
 Photo = Source | bytes | Image.Image | np.ndarray[Any, np.dtype[np.uint8]]  # arrays are (h, w, 3) in RGB
@@ -164,8 +160,6 @@ def _suggest_instead(photo: object) -> str:
     return "pass one of these"
 
 
-# --- jpeg scans -----------------------------------------------------------------------------------
-
 MOST_SCANS = 100  # a progressive photo has about ten
 SCAN_PIXELS = 10**9  # pixels of all scans together, which take about a second; 20 scans are always allowed
 _SOI, _EOI, _SOS = b"\xff\xd8", 0xD9, 0xDA
@@ -206,8 +200,6 @@ def _markers(content: bytes) -> Iterator[tuple[int, int]]:
             place += int.from_bytes(content[place : place + 2], "big")
 
 
-# --- images ---------------------------------------------------------------------------------------
-
 # Formats that Pillow names but cannot decode on every system: a video or data file in a folder must not stop a build.
 _NO_PICTURES = {"BUFR", "EPS", "GRIB", "HDF5", "IPTC", "MPEG", "WMF"}
 
@@ -217,15 +209,11 @@ _HEIC_ADVICE = "pip install 'tfa-vpr[heic]'"
 _log = getLogger("tfa.photos")
 _SMALLER = 8  # factor by which a JPEG is decoded smaller to check that it is complete
 _ORIENTATION = 0x0112
+_TURN = Image.Transpose
 _UPRIGHT = {
-    2: Image.Transpose.FLIP_LEFT_RIGHT,
-    3: Image.Transpose.ROTATE_180,
-    4: Image.Transpose.FLIP_TOP_BOTTOM,
-    5: Image.Transpose.TRANSPOSE,
-    6: Image.Transpose.ROTATE_270,
-    7: Image.Transpose.TRANSVERSE,
-    8: Image.Transpose.ROTATE_90,
-}
+    2: _TURN.FLIP_LEFT_RIGHT, 3: _TURN.ROTATE_180, 4: _TURN.FLIP_TOP_BOTTOM, 5: _TURN.TRANSPOSE, 6: _TURN.ROTATE_270,
+    7: _TURN.TRANSVERSE, 8: _TURN.ROTATE_90,
+}  # fmt: skip
 
 
 @cache
@@ -263,10 +251,11 @@ def find_images(source: Source | Sequence[Source]) -> list[Path]:
                 "--out FOLDER (tfa.extract_frames)",
                 path,
             )
-        elif path.exists():
+        elif path.is_file():
             found.append(path)
         else:
-            raise NoImages(f"{path} does not exist; pass images or folders of images", path)
+            said = "is not a regular file" if path.exists() else "does not exist"
+            raise NoImages(f"{path} {said}; pass images or folders of images", path)
     if not found:
         raise NoImages("no images given; pass images or folders of images")
     return found
@@ -280,15 +269,16 @@ def _warn_of_heic(folder: Path, count: int) -> None:
 
 def _listed(source: object) -> list[Source]:
     """Return the paths of a sequence; raise BadSpec for photos in memory, which a map cannot reference."""
-    several = list(source) if isinstance(source, Iterable) and not isinstance(source, (bytes, np.ndarray)) else [source]
-    paths = [one for one in several if isinstance(one, (str, os.PathLike))]
+    several: list[Any] = [source]
+    if isinstance(source, Iterable) and not isinstance(source, (bytes, np.ndarray)):
+        several = list(source)
     for one in several:
         if not isinstance(one, (str, os.PathLike)):
             raise BadSpec(
                 f"photos must be paths here, got {type(one).__name__}: a map references its images by file; save the "
                 "photo and pass its path"
             )
-    return paths
+    return several
 
 
 def split_nameable(paths: Sequence[Path], *, skip_bad: bool) -> tuple[list[Path], list[tuple[Path, str]]]:
@@ -326,8 +316,9 @@ def _walk(folder: Path) -> Iterator[Path]:
         seen.add(real)
         folders[:] = sorted(name for name in folders if not name.startswith("."))
         for name in files:
-            if not name.startswith(".") and Path(name).suffix.lower() in image_extensions() | _HEIC:
-                yield Path(root, name)
+            path = Path(root, name)
+            if not name.startswith(".") and path.suffix.lower() in image_extensions() | _HEIC and path.is_file():
+                yield path
 
 
 def as_rgb(photo: Photo, name: str | None = None) -> Image.Image:
@@ -358,6 +349,8 @@ def _opened(photo: Photo, name: str | None, decode: Callable[[Image.Image], Imag
             return _upright_rgb(photo)
         if photo == b"":
             raise ValueError(EMPTY_FILE)
+        if not isinstance(photo, bytes) and Path(photo).is_fifo():  # it would wait for a writer
+            raise ValueError(f"it is a pipe; {A_FILE}")
         with Image.open(io.BytesIO(photo) if isinstance(photo, bytes) else photo) as image:
             scans = too_many_scans(_content(image), image.size) if image.format in ("JPEG", "MPO") else 0
             if not scans:
@@ -445,8 +438,6 @@ def resize(image: Image.Image, size: tuple[int, int], resample: str = "bilinear"
     return image if image.size == size else image.resize(size, Image.Resampling[resample.upper()])
 
 
-# --- flaws ----------------------------------------------------------------------------------------
-
 BLACK = "the photo is black; the lens may be covered"
 COVERED = "the photo shows nothing but one color; the lens may be covered"
 BLURRED = "the photo is blurred"
@@ -486,8 +477,6 @@ def _measure_edges(gray: Image.Image, step: int) -> float:
     across, down = np.abs(levels[:, step:] - levels[:, :-step]), np.abs(levels[step:] - levels[:-step])
     return float(max(across.max(initial=0), down.max(initial=0)))
 
-
-# --- as files -------------------------------------------------------------------------------------
 
 PhotoFile = tuple[str, bytes]  # name and content
 PhotosLike = Photo | Sequence[Photo]  # photos or folders
@@ -548,8 +537,6 @@ def _as_path(photo: Photo, number: int, folder: str) -> Path:
     path.write_bytes(content)
     return path
 
-
-# --- check ----------------------------------------------------------------------------------------
 
 MAX_LISTED_PHOTOS = 20  # maximum number of broken photos listed in an error
 _ADVICE = "or skip such images with --skip-bad (skip_bad=True)"

@@ -21,8 +21,6 @@ from tfa.core.files import parse_xml, read_bounded, read_text
 from tfa.errors import BadPositions, MissingExtra
 from tfa.types import POSITION_EXTRAS, POSITION_KINDS, POSITION_LIMITS, Position
 
-# --- from a CSV file ---
-
 
 def read_positions_csv(path: Path) -> dict[str, Position]:
     """Read rows of `file,lat,lon` or `file,x,y`, keyed by the file as a normalized posix path.
@@ -170,8 +168,6 @@ def position_from_name(name: str) -> Position | None:
     return Position(x=x, y=y)
 
 
-# --- utm ------------------------------------------------------------------------------------------
-
 ZONE = re.compile(r"(0?[1-9]|[1-5][0-9]|60)([NS])")
 _OUTSIDE = "are outside UTM zone {zone}; use their zone, with N or S for the hemisphere"
 
@@ -276,8 +272,6 @@ def meters_between(one: Position, other: Position) -> float:
     east = (d - b + 180) % 360 - 180
     return math.radians(1) * _EARTH * math.hypot(c - a, east * math.cos(math.radians((a + c) / 2)))
 
-
-# --- gpx ------------------------------------------------------------------------------------------
 
 TRACK_BYTES = 64_000_000  # maximum size: about one point per second for five days
 

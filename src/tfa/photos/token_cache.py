@@ -36,8 +36,6 @@ from tfa.errors import BadImage, BadSpec, BadTokens, NoImages, TfaError
 from tfa.photos.images import HashedPhoto, as_rgb
 from tfa.types import CachedResults, CachedTokens, DeletedFiles, UnfinishedBuilds
 
-# --- cache room -----------------------------------------------------------------------------------
-
 HOUR, DAY = 3_600, 86_400  # seconds
 CACHE_LIMIT_VARIABLE = "TFA_CACHE_LIMIT"  # environment variable
 DEFAULT_GIGABYTES = 20.0  # about 50,000 photos with the default encoder
@@ -97,8 +95,6 @@ def make_room(
             left, size, files = left - one.st_size, size + one.st_size, files + 1
     return DeletedFiles(files, size)
 
-
-# --- token shards ---------------------------------------------------------------------------------
 
 _MAPPED = 4  # maximum number of mapped shards: mapped pages count as resident memory
 
@@ -227,8 +223,6 @@ def _map_shard(path: Path) -> np.ndarray:
             f"cannot read {path} in the token cache ({error.strerror}); rerun to encode again", path
         ) from None
 
-
-# --- token cache ----------------------------------------------------------------------------------
 
 SHARD_IMAGES = 32  # images per shard; a killed process loses at most one shard
 _DECODERS = 2  # threads; Pillow decodes and resizes without the GIL
@@ -442,8 +436,6 @@ def _open(photo: HashedPhoto, encoder: Encoder) -> _Picture:
     prepare = getattr(encoder, "prepare", None)
     return image if prepare is None else prepare(image)
 
-
-# --- upkeep ---------------------------------------------------------------------------------------
 
 # The benchmark caches SAM masks, results of learned matchers and synthetic vectors. Sharded builds keep finished shards
 # until the map is published. Only files with names of these kinds are counted and deleted, since the user may store

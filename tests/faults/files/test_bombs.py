@@ -391,7 +391,9 @@ def test_a_video_is_read_within_its_limit_of_memory(tmp_path: Path) -> None:
         assert len(list(opened.frames())) == 2
         assert resource.getrlimit(resource.RLIMIT_AS) == before
         sizes = (1 << 20, 1 << 30)
-        decoder = SimpleNamespace(decode=lambda _: (SimpleNamespace(pts=None, data=bytes(size)) for size in sizes))
+        decoder = SimpleNamespace(
+            decode=lambda _: (SimpleNamespace(width=8, height=8, pts=None, data=bytes(size)) for size in sizes)
+        )
         with mock.patch.object(opened, "_container", decoder), pytest.raises(BadRecording, match="512 MiB of memory"):
             list(opened.frames())
     assert resource.getrlimit(resource.RLIMIT_AS) == before

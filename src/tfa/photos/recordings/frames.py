@@ -61,8 +61,9 @@ def open_recording(path: Path, topic: str | None = None, position_topic: str | N
     from tfa.photos.recordings.ros_bags import open_bag
     from tfa.photos.recordings.videos import open_video
 
-    if not path.exists():
-        raise BadRecording(f"{path} does not exist; pass {ALLOWED_RECORDINGS}", path)
+    if not path.is_file() and not path.is_dir():
+        said = "is neither a file nor a folder" if path.exists() else "does not exist"
+        raise BadRecording(f"{path} {said}; pass {ALLOWED_RECORDINGS}", path)
     is_bag = is_bag_folder(path) or (not path.is_dir() and (path.suffix in BAGS or detect_bag(path) is not None))
     if is_bag:
         with open_bag(path, topic, position_topic) as bag:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import errno
 import io
 import os
+import re
 import signal
 import struct
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
@@ -36,28 +39,28 @@ ALLOWED_RECORDINGS = (
 
 def is_recording(path: Path) -> bool:
     """Return True if a path is a bag or video, by its name or first bytes."""
-    if path.suffix.lower() in (*BAGS, *VIDEOS):
-        return not path.is_dir() or is_bag_folder(path)
-    return is_bag_folder(path) or detect_bag(path) is not None
+    is_named = path.suffix.lower() in (*BAGS, *VIDEOS) and not path.is_dir()
+    return is_named or is_bag_folder(path) or detect_bag(path) is not None
 
 
 def is_bag_folder(path: Path) -> bool:
     """Return True if a folder is a ROS 2 bag, by the content of its metadata file."""
-    try:
-        with open(path / METADATA, "rb") as file:
-            return _SIGN in file.read(4096)
-    except OSError:
-        return False
+    return _SIGN in _read_start(path / METADATA)
 
 
 def detect_bag(path: Path) -> str | None:
     """Return the suffix for the content of a bag; None if it is not a bag."""
-    try:
-        with open(path, "rb") as file:
-            start = file.read(16)
-    except OSError:
-        return None
+    start = _read_start(path)
     return next((suffix for sign, suffix in BAG_BYTES.items() if start.startswith(sign)), None)
+
+
+def _read_start(path: Path) -> bytes:
+    """Return the first bytes of a regular file, else none: a pipe would wait for a writer."""
+    try:
+        with open(path, "rb") if path.is_file() else io.BytesIO() as file:
+            return file.read(4096)
+    except OSError:
+        return b""
 
 
 _QUALITY = 95  # JPEG quality of video frames
@@ -105,6 +108,7 @@ class RecordedFrame:
 
 _MEMORY = 2 << 30  # bytes that reading may add to the process
 _SECONDS, _BYTES_PER_SECOND = 120, 5_000_000  # processor time for one frame, with more for a large file
+_ALL_SECONDS, _ALL_BYTES_PER_SECOND = 600, 10_000  # the same for all frames together
 _ANY_SIZE, _RATIO = 64 << 20, 256  # expanded bytes that are always allowed, and for each byte of the file
 _LIMITED = threading.Lock()
 _CHUNK, _CHUNK_INDEX, _SCHEMA, _FOOTER_BYTES = 0x06, 0x08, 0x03, 37  # of MCAP
@@ -113,11 +117,13 @@ _Item = TypeVar("_Item")
 
 @contextmanager
 def limit_reading(path: Path, size: int = 0) -> Iterator[None]:
-    """Limit memory, and in the main thread processor time, while a library reads a recording. Raises BadRecording.
+    """Limit memory, sizes of temporary files and, in the main thread, processor time. Raises BadRecording.
 
     Limits hold for the process, so they are set for one frame at a time. Systems without them read without limits.
     """
-    seconds = _SECONDS + (size or _measure(path)) // _BYTES_PER_SECOND
+    size = size or _measure(path)
+    seconds = _SECONDS + size // _BYTES_PER_SECOND
+    unpacked = _ANY_SIZE + _RATIO * size
 
     def stop(*_: object) -> None:
         raise BadRecording(f"{path} takes more than {seconds:,} s of processor time for a frame; it is damaged", path)
@@ -126,7 +132,11 @@ def limit_reading(path: Path, size: int = 0) -> Iterator[None]:
         with ExitStack() as limits:
             if resource is not None and _LIMITED.acquire(blocking=False):
                 limits.callback(_LIMITED.release)
-                _limit_memory(limits)
+                with suppress(OSError):
+                    used = int(Path("/proc/self/statm").read_bytes().split()[0]) * os.sysconf("SC_PAGE_SIZE")
+                    _limit(limits, resource.RLIMIT_AS, used + _MEMORY)
+                # Python ignores SIGXFSZ. The limit is per file, and every file of a folder may be packed.
+                _limit(limits, resource.RLIMIT_FSIZE, unpacked // (len(os.listdir(path)) if path.is_dir() else 1))
             if hasattr(signal, "setitimer") and threading.current_thread() is threading.main_thread():
                 limits.callback(signal.signal, signal.SIGVTALRM, signal.signal(signal.SIGVTALRM, stop))
                 limits.callback(signal.setitimer, signal.ITIMER_VIRTUAL, 0)
@@ -134,36 +144,54 @@ def limit_reading(path: Path, size: int = 0) -> Iterator[None]:
             yield
     except MemoryError:
         raise BadRecording(f"{path} needs more than {_MEMORY >> 20:,} MiB of memory; it is damaged", path) from None
+    except OSError as error:
+        if error.errno != errno.EFBIG:
+            raise
+        said = f"{path} unpacks to more than {unpacked:,} bytes; it is damaged. If it is sound, unpack it first"
+        raise BadRecording(said, path) from None
 
 
 def _measure(path: Path) -> int:
     return sum(one.stat().st_size for one in (path.iterdir() if path.is_dir() else [path]) if one.is_file())
 
 
-def _limit_memory(limits: ExitStack) -> None:
+def _limit(limits: ExitStack, kind: int, most: int) -> None:
+    """Lower a limit of the process until `limits` close."""
     with suppress(OSError, ValueError):
-        used = int(Path("/proc/self/statm").read_bytes().split()[0]) * os.sysconf("SC_PAGE_SIZE")
-        soft, hard = resource.getrlimit(resource.RLIMIT_AS)
-        if soft == resource.RLIM_INFINITY or soft > used + _MEMORY:
-            resource.setrlimit(resource.RLIMIT_AS, (used + _MEMORY, hard))
-            limits.callback(resource.setrlimit, resource.RLIMIT_AS, (soft, hard))
+        soft, hard = resource.getrlimit(kind)
+        if soft == resource.RLIM_INFINITY or soft > most:
+            resource.setrlimit(kind, (most, hard))
+            limits.callback(resource.setrlimit, kind, (soft, hard))
 
 
 def iterate_limited(path: Path, items: Iterator[_Item]) -> Iterator[_Item]:
-    """Yield items, reading each within limits."""
+    """Yield items, reading each within limits, and all within one limit of processor time."""
     end: Any = object()
     size = _measure(path)
+    most = _ALL_SECONDS + size // _ALL_BYTES_PER_SECOND
+    left = float(most)
     while True:
+        started = time.process_time()
         with limit_reading(path, size):
             item = next(items, end)
+        left -= time.process_time() - started  # not what is done with the item
+        if left < 0:
+            raise BadRecording(f"{path} takes more than {most:,} s of processor time in all; it is damaged", path)
         if item is end:
             return
         yield item
 
 
 def refuse_bombs(path: Path) -> None:
-    """Refuse MCAP files with chunks that claim to expand out of proportion, before any is expanded."""
-    for file in path.glob("*.mcap") if path.is_dir() else [path] if path.suffix == ".mcap" else []:
+    """Refuse MCAP files with chunks that claim to expand out of proportion, pipes, and names that SQLite misreads."""
+    for file in path.iterdir() if path.is_dir() else [path]:
+        kind = detect_bag(file)
+        if not (file.is_file() or file.is_dir()):
+            raise BadRecording(f"{file} is neither a file nor a folder; remove it", path)
+        if kind == ".db3" and (odd := re.search("[#?]|%[0-9A-Fa-f]{2}", str(file))):
+            raise BadRecording(f"{file} cannot be opened: SQLite misreads {odd[0]!r} in a path; rename the file", path)
+        if kind != ".mcap":
+            continue
         size, packed, expanded = file.stat().st_size, 0, 0
         # The library explains damage.
         with open(file, "rb") as stream, suppress(struct.error, OSError, ValueError, OverflowError):

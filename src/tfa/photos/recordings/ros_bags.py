@@ -26,8 +26,6 @@ from tfa.photos.recordings.recording import (
 )
 from tfa.types import POSITION_LIMITS, Position
 
-# --- image messages -------------------------------------------------------------------------------
-
 COMPRESSED, RAW = "sensor_msgs/msg/CompressedImage", "sensor_msgs/msg/Image"
 IMAGE_MESSAGES = (COMPRESSED, RAW)
 _SIGNS = {b"\xff\xd8\xff": ".jpg", b"\x89PNG\r\n\x1a\n": ".png", b"RIFF": ".webp"}
@@ -124,8 +122,6 @@ def _decode_yuv(rows: np.ndarray, places: tuple[int, int, int]) -> np.ndarray:
     rgb = np.stack([luma + 1.596027 * v, luma - 0.391762 * u - 0.812968 * v, luma + 2.017232 * u], axis=-1)
     return np.rint(rgb.clip(0, 255)).astype(np.uint8)
 
-
-# --- tracks ---------------------------------------------------------------------------------------
 
 _GAP = 10.0  # maximum seconds between two messages to interpolate across
 _EDGE = 1.0  # seconds before the first and after the last message that use its position
@@ -226,8 +222,6 @@ POSITION_MESSAGES: dict[str, Callable[[Any], TrackPoint | None]] = {
 }
 
 
-# --- ros bags -------------------------------------------------------------------------------------
-
 _APART = 60_000_000_000  # maximum difference in nanoseconds between stamps of one clock
 _LISTED = 40  # maximum number of topics listed in an error
 _RECOVER = {
@@ -267,15 +261,24 @@ def open_bag(path: Path, topic: str | None, position_topic: str | None) -> Itera
         )
         yield BagRecording(path, reader, images, positions)
     finally:
-        reader.close()
+        with _explain_errors(path):
+            reader.close()
+
+
+def _let_signals_run(connection: Any) -> None:
+    """Make SQLite call Python regularly: without that, no signal handler ends an endless query."""
+    connection.set_progress_handler(lambda: False, 100_000)
 
 
 def _reader(path: Path) -> Any:
     try:
+        import apsw
         from rosbags.rosbag1 import Reader as Reader1
         from rosbags.rosbag2 import Reader as Reader2
     except ImportError:
         raise MissingExtra("bags need rosbags; install with: pip install 'tfa-vpr[bags]'") from None
+    if _let_signals_run not in apsw.connection_hooks:
+        apsw.connection_hooks.append(_let_signals_run)
     known = path.suffix if path.is_dir() else detect_bag(path)
     if not path.is_dir() and known != path.suffix:
         if known is None:
@@ -309,6 +312,8 @@ def _explain_errors(path: Path) -> Iterator[None]:
 def _topics(reader: Any) -> list[BagTopic]:
     by_name: dict[tuple[str, str], list[Any]] = {}
     for one in reader.connections:
+        if not (isinstance(one.topic, str) and isinstance(one.msgtype, str) and isinstance(one.msgcount, int)):
+            raise ValueError(f"a topic has name {one.topic!r}, type {one.msgtype!r} and count {one.msgcount!r}")
         encoding = getattr(one.ext, "serialization_format", "cdr")
         kind = one.msgtype if encoding == "cdr" else f"{one.msgtype} in {encoding}"
         by_name.setdefault((one.topic, kind), []).append(one)
@@ -399,13 +404,16 @@ class BagRecording:
 
     def _picture(self, message: Any, time_ns: int) -> FramePicture:
         try:
-            return decode_picture(message, self.images.kind)
+            with limit_reading(self.path):
+                return decode_picture(message, self.images.kind)
         except BadImage as error:
             when = f"{time_ns // 10**9}.{time_ns % 10**9:09d}"
             raise BadImage(f"{self.path}, {self.images.name} at {when}: {error}", self.path) from None
 
     def _messages(self, topic: BagTopic) -> Iterator[Clocked]:
         for _, recorded, raw in self._reader.messages(topic.connections):
+            if not isinstance(recorded, int):
+                raise ValueError(f"a message has time {recorded!r}")
             message: Any = self._parse(raw, topic.kind)
             stamp = message.header.stamp
             yield Clocked(recorded, int(stamp.sec) * 10**9 + int(stamp.nanosec), message)

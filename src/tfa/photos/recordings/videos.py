@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
@@ -77,19 +78,22 @@ class VideoRecording:
         first: int | None = None
         with _explain_errors(self.path):
             for number, frame in enumerate(iterate_limited(self.path, self._container.decode(self._stream))):
+                if frame.width * frame.height > 2 * (Image.MAX_IMAGE_PIXELS or math.inf):
+                    said = f"{self.path} has frames of {frame.width} × {frame.height} pixels"
+                    raise BadRecording(f"{said}, more than 179 million are not allowed; scale it down", self.path)
                 if frame.pts is None or frame.time_base is None:
                     seconds = number / self._rate
                 else:
                     first = frame.pts if first is None else first
                     seconds = (frame.pts - first) * Fraction(frame.time_base)
-                yield RecordedFrame(self._start_ns + round(seconds * 10**9), partial(_picture, frame))
+                yield RecordedFrame(self._start_ns + round(seconds * 10**9), partial(self._picture, frame))
 
-
-def _picture(frame: Any) -> FramePicture:
-    """Return a frame as JPEG at full size; video compression has already lost more than JPEG does."""
-    image = frame.to_image()
-    turn = _TURNS.get(int(frame.rotation) % 360)
-    return FramePicture(".jpg", pixels=image if turn is None else image.transpose(turn))
+    def _picture(self, frame: Any) -> FramePicture:
+        """Return a frame as JPEG at full size; video compression has already lost more than JPEG does."""
+        with limit_reading(self.path):
+            image = frame.to_image()
+            turn = _TURNS.get(int(frame.rotation) % 360)
+            return FramePicture(".jpg", pixels=image if turn is None else image.transpose(turn))
 
 
 def _recorded_at(text: str) -> int:
