@@ -139,6 +139,13 @@ class Service:
         query.add_done_callback(lambda _: release())
         return query
 
+    async def edit(
+        self, request: Request, live: LiveMap, kind: str, change: Callable[[PlaceMap], _T]
+    ) -> tuple[_T, int]:
+        """Edit a map when it is the caller's turn; return the result of `change` and the new revision."""
+        async with live.edit_turns.take(request.state.caller):
+            return await wait_for(live.edit(kind, change))
+
     async def work(self, request: Request, live: LiveMap, call: Callable[[], _T]) -> _T:
         """Run a slow call in a thread of this map, when it is the caller's turn."""
         async with self._work_turns[live.name].take(request.state.caller):

@@ -13,7 +13,6 @@ from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
-from functools import partial
 from logging import getLogger
 from pathlib import Path
 from typing import Any, TypeVar
@@ -103,8 +102,9 @@ class LiveMap:
         )
         # While a batch runs, the next one fills, and a caller leaves a part of both to others.
         self.turns = FairTurns(2 * settings.batch_size, settings.batch_size * 3 // 2, settings.max_waiting)
+        self.edit_turns = FairTurns(2, 1, settings.max_waiting)
         self._editor = ThreadPoolExecutor(1, thread_name_prefix=f"tfa-edits-{self.name}")
-        self._waiting, self._lock, self._closed = 0, threading.Lock(), False
+        self._lock, self._closed = threading.Lock(), False
         metrics.queue_length.labels(self.name).set_function(lambda: len(self.queries) + len(self.turns))
         metrics.map_images.labels(self.name).set_function(lambda: self.size[0])
         metrics.map_revision.labels(self.name).set_function(lambda: self.size[1])
@@ -232,9 +232,6 @@ class LiveMap:
         with self._lock:
             if self._closed:
                 raise refuse_busy("the service is stopping; retry the edit when it is back")
-            if self._waiting >= self._settings.max_waiting:
-                raise refuse_busy(f"{self._waiting} edits are waiting; retry in a moment")
-            self._waiting += 1
             return self._editor.submit(self._edit, kind, change, since)
 
     def _edit(self, kind: str, change: Callable[[PlaceMap], _T], since: str | None) -> tuple[_T, int]:
@@ -258,15 +255,9 @@ class LiveMap:
             raise Refused(507, f"{sentence}. Queries still work") from error
         finally:
             self._edited = None  # an edit that was written but not published is read from disk
-            with self._lock:
-                self._waiting -= 1
 
-    def add(self, photos: Sequence[NewPhoto], session: str | None = None) -> Future[tuple[EditReport, int]]:
-        """Add uploads; they are durable and visible to the next query when the future is done."""
-        return self.edit("add", partial(self._add, photos, session))
-
-    def _add(self, photos: Sequence[NewPhoto], session: str | None, place_map: PlaceMap) -> EditReport:
-        """Add photos with the map's fitted head; skip photos that the map already has."""
+    def add(self, photos: Sequence[NewPhoto], session: str | None, place_map: PlaceMap) -> EditReport:
+        """Add uploads with the map's fitted head; skip photos that the map already has."""
         fresh: dict[str, NewPhoto] = {}
         skipped: list[tuple[str, str]] = []
         digests = [hashlib.sha256(photo.content).hexdigest() for photo in photos]

@@ -1,4 +1,4 @@
-"""One caller must not stop the others: queries, copies, lists, checks of a store, and bodies in memory."""
+"""One caller must not stop the others: queries, edits, copies, lists, checks of a store, and bodies in memory."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from tests.fakes import FakeEncoder
 from tests.service.conftest import opened, picture
 from tests.service.test_api_keys import NAMED, ROBOT1, ROBOT2, ask_as
 from tests.waiting import PATIENCE, wait_until
+from tfa.maps import PlaceMap
 from tfa.service import auth, decoders
 from tfa.service.auth import RateLimit
 from tfa.service.decoders import FairTurns, shared_decoders
@@ -21,7 +22,7 @@ from tfa.service.live import LiveMap
 from tfa.service.middleware import HELD_BODIES, LARGEST_JSON, BodyLimit
 from tfa.service.problems import Refused
 from tfa.service.routes import map as map_routes
-from tfa.service.settings import ServiceSettings
+from tfa.service.settings import ApiKey, ServiceSettings
 
 pytestmark = pytest.mark.slow
 JSON = {"Content-Type": "application/json"}
@@ -133,6 +134,33 @@ def test_lists_are_made_by_turns(serve, monkeypatch):
         finally:
             free.set()
         assert {one.result(PATIENCE).status_code for one in flood} == {200}
+
+
+def test_a_caller_with_many_edits_delays_no_other(serve, monkeypatch):
+    client = serve(api_keys=(ApiKey("one", True, "1" * 16), ApiKey("two", True, "2" * 16)), rate_limit=0)
+    turns, free, done = client.app.state.service.maps["town"].edit_turns, threading.Event(), list[str]()
+
+    def drop(self, name):
+        done.append(name)
+        assert free.wait(PATIENCE)
+
+    def send(key, name):
+        headers = {"Authorization": f"Bearer {key * 16}"}
+        return senders.submit(client.delete, f"/v1/calibrations/{name}", headers=headers)
+
+    monkeypatch.setattr(PlaceMap, "drop_calibration", drop)
+    with ThreadPoolExecutor(12) as senders:
+        try:
+            sent = [send("1", "first")]
+            wait_until(lambda: done == ["first"])
+            sent += [send("1", "flood") for _ in range(6)]
+            wait_until(lambda: len(turns) == 6)
+            sent.append(send("2", "honest"))
+            wait_until(lambda: turns._running.total() == 2)
+        finally:
+            free.set()
+        assert {one.result(PATIENCE).status_code for one in sent} == {200}
+    assert done == ["first", "honest", *["flood"] * 6]
 
 
 def test_answers_are_written_outside_the_event_loop(client, monkeypatch):

@@ -17,7 +17,7 @@ from tfa.maps.calibrate import check_request
 from tfa.maps.describe import list_differences
 from tfa.service.auth import describe_caller, editing_router, reading_router
 from tfa.service.bodies import Upload, body_schema, file_name, read_photos, reply
-from tfa.service.context import Chosen, Running, Service, wait_for
+from tfa.service.context import Chosen, Running, Service
 from tfa.service.jobs import Job
 from tfa.service.live import LiveMap
 from tfa.service.problems import Refused
@@ -123,14 +123,14 @@ async def job(service: Running, id: str) -> Response:
 
 
 @calibrations_edits.post("/calibrations/active", response_model=Activated)
-async def set_active(live: Chosen, choice: ActiveCalibrationReply) -> Response:
+async def set_active(request: Request, service: Running, live: Chosen, choice: ActiveCalibrationReply) -> Response:
     """Choose the calibration for queries that name none."""
-    active, _ = await wait_for(live.edit("activate", lambda current: current.activate(choice.name)))
+    active, _ = await service.edit(request, live, "activate", lambda current: current.activate(choice.name))
     return reply(Activated(active=active))
 
 
 @calibrations_edits.delete("/calibrations/{name}", response_model=Dropped)
-async def drop(live: Chosen, name: str) -> Response:
+async def drop(request: Request, service: Running, live: Chosen, name: str) -> Response:
     """Remove a calibration from the map; if it was active, no calibration is active afterwards."""
-    _, revision = await wait_for(live.edit("drop", lambda current: current.drop_calibration(name)))
+    _, revision = await service.edit(request, live, "drop", lambda current: current.drop_calibration(name))
     return reply(Dropped(dropped=name, revision=revision))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -16,7 +17,7 @@ from tfa.maps import PlaceMap
 from tfa.maps.upkeep import format_time
 from tfa.service.auth import editing_router, reading_router
 from tfa.service.bodies import body_schema, file_name, parse_sent_json, read_photos, reply
-from tfa.service.context import Chosen, ImageId, Running, find_record, image_url, wait_for
+from tfa.service.context import Chosen, ImageId, Running, find_record, image_url
 from tfa.service.live import LARGEST, SMALLEST, LiveMap, NewPhoto
 from tfa.service.problems import Refused
 from tfa.types import EditReport, ImageRecord, Position
@@ -111,7 +112,7 @@ async def post_images(request: Request, service: Running, live: Chosen) -> Respo
             if refusal.status == 503 or len(uploads) == 1:
                 raise
             skipped.append((upload.name, refusal.public))
-    report, revision = await wait_for(live.add(photos, options.session))
+    report, revision = await service.edit(request, live, "add", partial(live.add, photos, options.session))
     return reply(replace(report, skipped=[*skipped, *report.skipped], revision=revision))
 
 
@@ -142,7 +143,9 @@ async def remove_image(
     service: Running,
     live: Chosen,
     id: ImageId,
-    revision: Annotated[int | None, Query(ge=0, description="Map revision of the id; 409 if it changed.")] = None,
+    revision: Annotated[
+        int | None, Query(ge=0, description="Map revision of the id; 409 if it changed. A new folder restarts at 1.")
+    ] = None,
     if_match: Annotated[str | None, Header(description="The same, as a header.")] = None,
 ) -> Response:
     """Remove an image from the answers. Its descriptors stay until `tfa refit`, and its file stays."""
@@ -156,5 +159,5 @@ async def remove_image(
             raise Refused(409, f"{sentence}. List the images again, since ids may name other photos")
         return current.remove([id])
 
-    report, now = await wait_for(live.edit("remove", remove))
+    report, now = await service.edit(request, live, "remove", remove)
     return reply(replace(report, revision=now))
