@@ -129,15 +129,15 @@ def test_other_refusals_are_not_sent_again(scripted, pauses, reply):
 @pytest.mark.slow
 def test_a_real_service_answers_threads_of_one_client_through_busy_times(tmp_path, monkeypatch, pauses):
     monkeypatch.setenv("TFA_CACHE", str(tmp_path / "cache"))
-    path, real, refused = build_town(tmp_path), QueryQueue._submit, []
+    path, real, refused = build_town(tmp_path), QueryQueue.submit, []
 
-    def sometimes_full(self, query):
+    def sometimes_full(self, *query):
         if len(refused) < 3:
             refused.append(query)
-            raise refuse_busy("256 queries are waiting; retry in a moment")
-        return real(self, query)
+            raise refuse_busy("256 requests are waiting; retry in a moment")
+        return real(self, *query)
 
-    monkeypatch.setattr(QueryQueue, "_submit", sometimes_full)
+    monkeypatch.setattr(QueryQueue, "submit", sometimes_full)
     with running_service(path, ServiceSettings(port=0), timeout_keep_alive=1) as (url, app), Client(url) as client:
         with ThreadPoolExecutor(4) as threads:
             hits = list(threads.map(lambda place: client.query(picture(place), k=1)[0].id, range(12)))
