@@ -354,7 +354,7 @@ min-confidence = 0.9
 ```
 
 Each command names the file on standard error. A `tfa.toml` in the current folder may come from someone else, so it
-may not set options that delete, expose or write data: {guarded}.
+may not set options that delete, expose or write data, or that widen limits: {guarded}.
 To use them, move them to your own file, or name the file in `TFA_CONFIG`.
 """
 

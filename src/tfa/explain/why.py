@@ -111,8 +111,8 @@ def explain_score(
     """Explain the score of one query with one map image.
 
     The heat maps are signed contributions of patches, (rows, columns); each sums to the local terms of the score.
-    Contributions of second-order heads are linearized, and there are no words.
-    Tokens of the map image come from the token cache, or from its unchanged file.
+    Contributions of second-order heads are linearized, and there are no words. The tokens of the map image come from
+    the token cache or its unchanged file.
     """
     if len(query_tokens) != 1:
         raise BadTokens(f"got tokens of {len(query_tokens)} photos; explain one photo at a time")

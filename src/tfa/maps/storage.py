@@ -292,7 +292,7 @@ class Storage(ABC):
 
     @abstractmethod
     def find_digests(self, digests: Sequence[str]) -> dict[str, int]:
-        """Return ids by digest: of a searchable image if there is one, otherwise of a removed one still stored."""
+        """Return the id of each digest found; a searchable image takes precedence over a removed one still stored."""
 
     @abstractmethod
     def find_records(self, photos: Sequence[str | Path | int]) -> list[ImageRecord]:
@@ -345,7 +345,7 @@ class Storage(ABC):
 
     @abstractmethod
     def remove(self, records: Sequence[ImageRecord]) -> list[int]:
-        """Remove images of `find_records` from the answers and return the removed ids."""
+        """Remove images that `find_records` returned from the answers; return their ids."""
 
     @abstractmethod
     def relocate(self, move: Callable[[str], str], progress: Progress) -> None:

@@ -48,11 +48,20 @@ class TooManyPixels(BadImage):
     """A photo has more pixels than allowed."""
 
 
-def decode_untrusted(content: bytes, name: str, most_pixels: int) -> tuple[Image.Image, str]:
-    """Decode an upload; return the upright RGB photo and Pillow's format name. Pixels are limited before decoding."""
+def decode_untrusted(content: bytes, name: str, most_pixels: int, smallest: int = 0) -> tuple[Image.Image, str]:
+    """Decode an upload; return the upright RGB photo and Pillow's format name. Pixels are limited before decoding.
+
+    A JPEG may be decoded smaller, with sides of at least `smallest` pixels, which is faster.
+    """
     kind = _format(content, name, most_pixels)
+
+    def decode(image: Image.Image) -> Image.Image:
+        if smallest:
+            image.draft("RGB", (smallest, smallest))
+        return _upright_rgb(image)
+
     try:
-        return as_rgb(content, name), kind
+        return _opened(content, name, decode), kind
     except BadImage as error:
         raise BadImage(f"{error}; it may be truncated, send the complete file", name) from None
 

@@ -87,7 +87,7 @@ MAX_FILES = 2048  # files to parse at most; the settings limit photos further
 MAX_FIELDS = 256  # form fields that are not photos; a list has one for each item
 FIELD_BYTES = 1_000_000  # text that is not a photo, such as the positions of a batch
 PHOTO_KEYS = ("image", "images")
-MOST_ITEMS = 1024  # of a list, such as positions: the largest batch
+MOST_ITEMS = 1024  # maximum items of a list; the largest batch has as many positions
 JSON_MARKS = 20_000  # commas and brackets of a JSON body; base64 has none, a position has four
 EXAMPLE = 'send an object such as {"image": "<base64>"}'
 

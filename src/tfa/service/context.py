@@ -47,7 +47,7 @@ class Service:
         self.jobs, self.rates = JobBoard(), RateLimit(settings.limited_rate)
         self.audit = AuditLog(None if settings.audit_log is None else Path(settings.audit_log))
         self._warm = False
-        # A caller leaves a decoder and a core to others.
+        # One caller leaves a decoder and a core free for others.
         self._turns = FairTurns(DECODER_COUNT, min(DECODER_COUNT, os.cpu_count() or 1) - 1, settings.max_waiting)
         self.maps: dict[str, LiveMap] = {}
         encoders: dict[str, SharedEncoder] = {}
@@ -113,9 +113,12 @@ class Service:
         """Return a JPEG copy of a map image, from the cache or when it is the caller's turn."""
         copy = self.copies.find(record, size)
         if copy is None:
-            content = await self.work(request, live, lambda: live.read_photo(record))
-            async with self._turns.take(request.state.caller):
-                copy = await wait_for(self._decoders.submit(self.copies.make, record, content, size))
+            uploaded, caller = live.is_uploaded(record), request.state.caller
+            async with self._work_turns[live.name].take(caller):  # limits the photos in memory
+                content = await wait_for(self._workers[live.name].submit(live.read_photo, record))
+                async with self._turns.take(caller):
+                    make = partial(self.copies.make, record, content, size, uploaded=uploaded)
+                    copy = await wait_for(self._decoders.submit(make))
         return copy
 
     async def queue(
@@ -126,7 +129,7 @@ class Service:
         options: QueryOptions | None = None,
         camera: CameraKey | None = None,
     ) -> Future[Any]:
-        """Decode a photo and queue it when it is the caller's turn, for an answer or, without options, its tokens."""
+        """Decode a photo and queue it in the caller's turn; without options, the result is its tokens."""
         photo = await self.decode(upload, live.encoder, request)
         live.queries.check()
         await live.turns.acquire(caller := request.state.caller)

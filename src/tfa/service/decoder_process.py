@@ -60,9 +60,10 @@ def answer_request(request: dict[str, Any], content: bytes, pixels: IO[bytes]) -
     body = b""
     try:
         limit_resources(request["seconds"], request["most_pixels"])
-        image, kind = decode_untrusted(content, request["name"], request["most_pixels"])
-        if request["reads"] is not None:  # resize here, so that fewer pixels pass the pipe
-            width, height, resample = request["reads"]
+        width, height, resample = request["reads"] or (0, 0, None)
+        smallest = width if resample == FIT else 0
+        image, kind = decode_untrusted(content, request["name"], request["most_pixels"], smallest)
+        if resample is not None:  # resize here, so that fewer pixels pass the pipe
             if resample == FIT:
                 image.thumbnail((width, height), Image.Resampling.LANCZOS)
             else:

@@ -226,7 +226,8 @@ class FairTurns:
 
     async def acquire(self, caller: str) -> None:
         """Wait for a turn, which `release` ends."""
-        if len(self) >= self._most:  # each request takes memory
+        has_turn = self._free and self._running[caller] < self._each
+        if len(self) >= self._most and not has_turn:  # each request takes memory
             self._refuse_longest(caller)
         turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._waiting.setdefault(caller, deque()).append(turn)
@@ -247,10 +248,12 @@ class FairTurns:
         self._start_next()
 
     def _refuse_longest(self, caller: str) -> None:
-        longest = max(self._waiting, key=lambda one: len(self._waiting[one]))
-        refusal = refuse_busy(f"{len(self._waiting[longest])} of your requests are waiting; retry in a moment")
-        if len(self._waiting.get(caller, ())) >= len(self._waiting[longest]):
-            raise refusal
+        counts = {one: len(turns) for one, turns in self._waiting.items()}
+        longest, mine = max(counts, key=counts.__getitem__), counts.get(caller, 0)
+        said = f"{len(self)} requests are waiting, {{}} of them yours; retry in a moment"
+        if mine + 1 >= counts[longest]:
+            raise refuse_busy(said.format(mine))
+        refusal = refuse_busy(said.format(counts[longest]))
         turn = self._waiting[longest].pop()
         if not turn.done():
             turn.set_exception(refusal)

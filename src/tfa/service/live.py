@@ -23,11 +23,13 @@ from PIL import Image
 from tfa.core.progress import Progress
 from tfa.core.tokens import Tokens
 from tfa.encoders import Encoder
-from tfa.errors import BadMap, BadTokens, TfaError
+from tfa.errors import BadImage, BadMap, BadTokens, TfaError
 from tfa.explain.why import explain_score
 from tfa.maps import PlaceMap
 from tfa.maps.storage import Storage
+from tfa.maps.upkeep import UPLOADS
 from tfa.photos.find_positions import read_photo_position
+from tfa.photos.images import as_rgb
 from tfa.service.bodies import Upload
 from tfa.service.cameras import ANONYMOUS, Confirmations, MapCameras
 from tfa.service.decoder_process import FIT
@@ -100,7 +102,7 @@ class LiveMap:
         self.queries = QueryQueue(
             self.name, lambda: self.current_map, encoder, settings, metrics, self.cameras, confirm
         )
-        # While a batch runs, the next one fills, and a caller leaves a part of both to others.
+        # Places for the running batch and the next one; one caller gets at most three quarters.
         self.turns = FairTurns(2 * settings.batch_size, settings.batch_size * 3 // 2, settings.max_waiting)
         self.edit_turns = FairTurns(2, 1, settings.max_waiting)
         self._editor = ThreadPoolExecutor(1, thread_name_prefix=f"tfa-edits-{self.name}")
@@ -218,6 +220,11 @@ class LiveMap:
             raise Refused(404, f"{sentence}; queries work without it")
         return content
 
+    def is_uploaded(self, record: ImageRecord) -> bool:
+        """Return True if the photo of an image was sent by a client and is in the map."""
+        folder, path = self.current.storage.path, Path(record.path)
+        return path.is_relative_to((folder / UPLOADS).resolve()) if folder is not None else not path.is_absolute()
+
     def last_confirmed(self, image: ImageRecord) -> int | None:
         """Return when a sure answer last named the image, in seconds since 1970; None if unknown."""
         return None if self.confirmations is None else self.confirmations.last_of(image)
@@ -316,6 +323,7 @@ class LiveMap:
 
 SMALLEST, LARGEST = 32, 2048  # longer side of a copy, in pixels
 _COPY_BYTES = 64_000_000  # cache size
+_COPY_SECONDS = 60.0  # time limit for decoding a map image
 _QUALITY = 85
 
 
@@ -323,7 +331,8 @@ class Copies:
     """JPEG copies of map images, with a least recently used cache."""
 
     def __init__(self, settings: ServiceSettings, max_bytes: int = _COPY_BYTES) -> None:
-        self._settings = replace(settings, max_pixels=PILLOW_MOST)  # a map may have photos that no client may send
+        # A map may have photos that no client may send.
+        self._settings = replace(settings, max_pixels=PILLOW_MOST, decode_seconds=_COPY_SECONDS)
         self._lock = threading.Lock()
         self._made: OrderedDict[tuple[str, int], bytes] = OrderedDict()
         self._bytes, self._max_bytes = 0, max_bytes
@@ -335,11 +344,17 @@ class Copies:
                 self._made.move_to_end((record.digest, size))
             return self._made.get((record.digest, size))
 
-    def make(self, record: ImageRecord, content: bytes, size: int) -> bytes:
+    def make(self, record: ImageRecord, content: bytes, size: int, *, uploaded: bool) -> bytes:
         """Return a JPEG of a photo file whose longer side has at most `size` pixels."""
-        try:  # in another process, since the photo may have been uploaded
-            copy = shared_decoders().decode(Upload("photo", content), self._settings, (size, size, FIT)).image
-        except Refused:
+        try:
+            try:
+                copy = shared_decoders().decode(Upload("photo", content), self._settings, (size, size, FIT)).image
+            except Refused as refusal:
+                if uploaded or refusal.status != 415:
+                    raise
+                copy = as_rgb(content)  # a format that clients may not send, such as HEIC
+                copy.thumbnail((size, size), Image.Resampling.LANCZOS)
+        except (Refused, BadImage):
             raise Refused(404, f"cannot decode the photo file of image {record.id}") from None
         written = io.BytesIO()
         copy.save(written, "JPEG", quality=_QUALITY)  # without EXIF, which may hold a private position

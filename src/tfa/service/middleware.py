@@ -14,7 +14,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from tfa.core.text import make_printable
 from tfa.service.problems import HEADERS, Refused, problem, refuse_busy
-from tfa.service.settings import SLACK, ServiceSettings, is_loopback
+from tfa.service.settings import ALL_AT_ONCE, SLACK, ServiceSettings, is_loopback
 
 BUCKETS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)  # seconds
 request_log = getLogger("tfa.requests")
@@ -76,8 +76,8 @@ class MeasureRequests:
 
 
 _ONE, _MANY = ("/v1/query", "/v1/explain"), ("/v1/query/batch", "/v1/images", "/v1/calibrations")  # routes with photos
-LARGEST_JSON = 64_000_000  # of a request with several photos: parsing JSON holds Python's lock
-HELD_BODIES = 2  # largest requests that one caller may have in memory
+LARGEST_JSON = 64_000_000  # maximum bytes of a JSON request with several photos; parsing holds Python's lock
+HELD_BODIES = 2  # requests of the maximum size that one caller may have in memory
 CHANGING = ("POST", "PUT", "PATCH", "DELETE")
 
 
@@ -130,7 +130,9 @@ class BodyLimit:
             self._held[caller] += size
             if arrived > limit:
                 raise refusal
-            if self._held[caller] > (most := HELD_BODIES * self.settings.many_bytes):
+            if self._held[caller] > (
+                most := HELD_BODIES * max(self.settings.many_bytes, ALL_AT_ONCE * self.settings.single_bytes)
+            ):
                 held = f"your unanswered requests have more than {format_megabytes(most)}"
                 raise refuse_busy(f"{held}; retry when some of them are answered")
             return message

@@ -94,7 +94,9 @@ class ServiceSettings(Options):
     max_batch: int = opt(64, "Photos of one request.", ge=1, le=1024)
     batch_wait: float = opt(0.003, "Seconds that a query waits for others to share a batch.", ge=0, le=10)
     batch_size: int = opt(16, "Photos of one batch.", ge=1, le=1024)
-    max_waiting: int = opt(256, "Waiting queries, or edits, of a map; more get 503.", ge=1, le=2**20)
+    max_waiting: int = opt(
+        256, "Waiting requests of one kind (photos, queries, edits, reads); more get 503.", ge=1, le=2**20
+    )
     body_seconds: float = opt(120.0, "Time limit for a request to arrive.", ge=0.1, le=86_400)
     stall_seconds: float = opt(120.0, "Time after which a query batch counts as stalled.", ge=0.1, le=86_400)
     stop_seconds: float = opt(

@@ -128,12 +128,12 @@ def test_a_caller_with_many_photos_delays_no_other_caller():
         await asyncio.sleep(0)
         assert started == ["f0", "f1"]  # a decoder is left for another caller
         honest = loop.create_task(decode("h0"))
-        await asyncio.gather(flood[5], return_exceptions=True)
-        assert started == ["f0", "f1", "h0"]
-        assert (flood[5].exception().status, honest.done()) == (503, False)  # only the caller with most is refused
-        later = [loop.create_task(decode("h1"))]
         await asyncio.sleep(0)
-        with pytest.raises(Refused, match="3 of your requests are waiting"):
+        assert started == ["f0", "f1", "h0"]
+        later = [loop.create_task(decode("h1"))]
+        await asyncio.gather(flood[5], return_exceptions=True)
+        assert (flood[5].exception().status, later[0].done()) == (503, False)  # only the caller with most is refused
+        with pytest.raises(Refused, match="4 requests are waiting, 3 of them yours"):
             await decode("f6")
         flood[2].cancel()
         await asyncio.gather(flood[2], return_exceptions=True)

@@ -162,7 +162,7 @@ class StoreStorage(Storage):
         entries, uncounted = view.active.collection.fetch(ids), view.header.uncounted
         by_id = {int(i): parse_record(int(i), payload) for i, payload in zip(entries.ids, entries.payload, strict=True)}
         there = {image_id: record for image_id, record in by_id.items() if image_id not in uncounted}
-        if names := {Path(one).name for one in photos if isinstance(one, str | Path)}:
+        if names := {Path(one).name for one in photos if isinstance(one, str | os.PathLike)}:
             there |= {one.id: one for one in self.records() if os.path.basename(one.path) in names}
         return find_image_records(list(there.values()), photos)
 

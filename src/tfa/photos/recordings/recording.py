@@ -110,20 +110,22 @@ _MEMORY = 2 << 30  # bytes that reading may add to the process
 _SECONDS, _BYTES_PER_SECOND = 120, 5_000_000  # processor time for one frame, with more for a large file
 _ALL_SECONDS, _ALL_BYTES_PER_SECOND = 600, 10_000  # the same for all frames together
 _ANY_SIZE, _RATIO = 64 << 20, 256  # expanded bytes that are always allowed, and for each byte of the file
+_ZSTD = (b"\xb5\x2f\xfd", b"\x2a\x4d\x18")  # bytes 1 to 3 of a packed file
 _LIMITED = threading.Lock()
 _CHUNK, _CHUNK_INDEX, _SCHEMA, _FOOTER_BYTES = 0x06, 0x08, 0x03, 37  # of MCAP
 _Item = TypeVar("_Item")
 
 
 @contextmanager
-def limit_reading(path: Path, size: int = 0) -> Iterator[None]:
-    """Limit memory, sizes of temporary files and, in the main thread, processor time. Raises BadRecording.
+def limit_reading(path: Path, size: int = 0, *, unpacks: bool = False) -> Iterator[None]:
+    """Limit memory, sizes of unpacked files and, in the main thread, processor time. Raises BadRecording.
 
     Limits hold for the process, so they are set for one frame at a time. Systems without them read without limits.
     """
-    size = size or _measure(path)
+    size = size or measure_recording(path)
     seconds = _SECONDS + size // _BYTES_PER_SECOND
-    unpacked = _ANY_SIZE + _RATIO * size
+    packed = sum(_read_start(one)[1:4] in _ZSTD for one in path.iterdir()) if unpacks and path.is_dir() else 0
+    unpacked = (_ANY_SIZE + _RATIO * size) // max(packed, 1)
 
     def stop(*_: object) -> None:
         raise BadRecording(f"{path} takes more than {seconds:,} s of processor time for a frame; it is damaged", path)
@@ -135,8 +137,8 @@ def limit_reading(path: Path, size: int = 0) -> Iterator[None]:
                 with suppress(OSError):
                     used = int(Path("/proc/self/statm").read_bytes().split()[0]) * os.sysconf("SC_PAGE_SIZE")
                     _limit(limits, resource.RLIMIT_AS, used + _MEMORY)
-                # Python ignores SIGXFSZ. The limit is per file, and every file of a folder may be packed.
-                _limit(limits, resource.RLIMIT_FSIZE, unpacked // (len(os.listdir(path)) if path.is_dir() else 1))
+                if packed:  # Python ignores SIGXFSZ, so writing more is an OSError
+                    _limit(limits, resource.RLIMIT_FSIZE, unpacked)
             if hasattr(signal, "setitimer") and threading.current_thread() is threading.main_thread():
                 limits.callback(signal.signal, signal.SIGVTALRM, signal.signal(signal.SIGVTALRM, stop))
                 limits.callback(signal.setitimer, signal.ITIMER_VIRTUAL, 0)
@@ -147,11 +149,14 @@ def limit_reading(path: Path, size: int = 0) -> Iterator[None]:
     except OSError as error:
         if error.errno != errno.EFBIG:
             raise
-        said = f"{path} unpacks to more than {unpacked:,} bytes; it is damaged. If it is sound, unpack it first"
+        said = (
+            f"a file of {path} unpacks to more than {unpacked:,} bytes; it is damaged. If it is sound, unpack it first"
+        )
         raise BadRecording(said, path) from None
 
 
-def _measure(path: Path) -> int:
+def measure_recording(path: Path) -> int:
+    """Return the bytes of a recording."""
     return sum(one.stat().st_size for one in (path.iterdir() if path.is_dir() else [path]) if one.is_file())
 
 
@@ -167,7 +172,7 @@ def _limit(limits: ExitStack, kind: int, most: int) -> None:
 def iterate_limited(path: Path, items: Iterator[_Item]) -> Iterator[_Item]:
     """Yield items, reading each within limits, and all within one limit of processor time."""
     end: Any = object()
-    size = _measure(path)
+    size = measure_recording(path)
     most = _ALL_SECONDS + size // _ALL_BYTES_PER_SECOND
     left = float(most)
     while True:
@@ -183,10 +188,10 @@ def iterate_limited(path: Path, items: Iterator[_Item]) -> Iterator[_Item]:
 
 
 def refuse_bombs(path: Path) -> None:
-    """Refuse MCAP files with chunks that claim to expand out of proportion, pipes, and names that SQLite misreads."""
+    """Refuse pipes, MCAP chunks that expand out of proportion, and paths that SQLite cannot open."""
     for file in path.iterdir() if path.is_dir() else [path]:
         kind = detect_bag(file)
-        if not (file.is_file() or file.is_dir()):
+        if file.exists() and not (file.is_file() or file.is_dir()):
             raise BadRecording(f"{file} is neither a file nor a folder; remove it", path)
         if kind == ".db3" and (odd := re.search("[#?]|%[0-9A-Fa-f]{2}", str(file))):
             raise BadRecording(f"{file} cannot be opened: SQLite misreads {odd[0]!r} in a path; rename the file", path)

@@ -22,6 +22,7 @@ from tfa.photos.recordings.recording import (
     detect_bag,
     iterate_limited,
     limit_reading,
+    measure_recording,
     refuse_bombs,
 )
 from tfa.types import POSITION_LIMITS, Position
@@ -248,7 +249,7 @@ class BagTopic:
 def open_bag(path: Path, topic: str | None, position_topic: str | None) -> Iterator[BagRecording]:
     """Open a bag and choose its topics."""
     reader = _reader(path)
-    with _explain_errors(path), limit_reading(path):
+    with _explain_errors(path), limit_reading(path, unpacks=True):
         refuse_bombs(path)
         reader.open()
     try:
@@ -377,7 +378,7 @@ class BagRecording:
         from rosbags.typesys import Stores, get_typestore
 
         self.path, self.total, self.notes = path, images.count, list[str]()  # the total is estimated before reading
-        self.images, self.positions, self._reader = images, positions, reader
+        self.images, self.positions, self._reader, self._size = images, positions, reader, measure_recording(path)
         # These message types are the same in every release, so the bag's own definitions are not needed.
         self._is_ros1 = type(reader).__module__.startswith("rosbags.rosbag1")
         store = get_typestore(Stores.ROS1_NOETIC if self._is_ros1 else Stores.ROS2_HUMBLE)
@@ -404,7 +405,7 @@ class BagRecording:
 
     def _picture(self, message: Any, time_ns: int) -> FramePicture:
         try:
-            with limit_reading(self.path):
+            with limit_reading(self.path, self._size):
                 return decode_picture(message, self.images.kind)
         except BadImage as error:
             when = f"{time_ns // 10**9}.{time_ns % 10**9:09d}"

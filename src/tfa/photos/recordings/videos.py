@@ -14,7 +14,13 @@ from typing import Any
 from PIL import Image
 
 from tfa.errors import BadRecording, MissingExtra, from_os_error
-from tfa.photos.recordings.recording import FramePicture, RecordedFrame, iterate_limited, limit_reading
+from tfa.photos.recordings.recording import (
+    FramePicture,
+    RecordedFrame,
+    iterate_limited,
+    limit_reading,
+    measure_recording,
+)
 
 _EARLIEST = 631_152_000  # 1990 in seconds since 1970; earlier dates mean a clock that was never set
 # A playlist in a file that is named as a video would read other files and addresses.
@@ -62,6 +68,7 @@ class VideoRecording:
 
     def __init__(self, path: Path, container: Any) -> None:
         self.path, self.notes, self._container = path, list[str](), container
+        self._size = measure_recording(path)
         self._stream = container.streams.video[0]
         self._stream.thread_type = "AUTO"
         rate = self._stream.average_rate or self._stream.guessed_rate
@@ -80,7 +87,7 @@ class VideoRecording:
             for number, frame in enumerate(iterate_limited(self.path, self._container.decode(self._stream))):
                 if frame.width * frame.height > 2 * (Image.MAX_IMAGE_PIXELS or math.inf):
                     said = f"{self.path} has frames of {frame.width} × {frame.height} pixels"
-                    raise BadRecording(f"{said}, more than 179 million are not allowed; scale it down", self.path)
+                    raise BadRecording(f"{said}; at most 179 million are allowed, scale it down", self.path)
                 if frame.pts is None or frame.time_base is None:
                     seconds = number / self._rate
                 else:
@@ -90,7 +97,7 @@ class VideoRecording:
 
     def _picture(self, frame: Any) -> FramePicture:
         """Return a frame as JPEG at full size; video compression has already lost more than JPEG does."""
-        with limit_reading(self.path):
+        with limit_reading(self.path, self._size):
             image = frame.to_image()
             turn = _TURNS.get(int(frame.rotation) % 360)
             return FramePicture(".jpg", pixels=image if turn is None else image.transpose(turn))

@@ -144,7 +144,8 @@ async def remove_image(
     live: Chosen,
     id: ImageId,
     revision: Annotated[
-        int | None, Query(ge=0, description="Map revision of the id; 409 if it changed. A new folder restarts at 1.")
+        int | None,
+        Query(ge=0, description="Map revision of the id; 409 if it changed. Revisions of a new folder start at 1."),
     ] = None,
     if_match: Annotated[str | None, Header(description="The same, as a header.")] = None,
 ) -> Response:
