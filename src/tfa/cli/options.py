@@ -484,7 +484,7 @@ class Settings:
         if refused:
             said = f"{refused[0]} of [{where}]" if where else refused[0]
             raise BadSpec(
-                f"{self.file}: {said} may delete, expose or write data, or widen a limit, so the working folder may not "
+                f"{self.file}: {said} may delete, expose or write data or widen a limit, so the working folder may not "
                 f"set it; move it to {_find_home_file()}, or set {FILE_VARIABLE}={self.file} if you trust this file"
             )
 
