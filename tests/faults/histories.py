@@ -426,7 +426,7 @@ class History:
         told = "; ".join(seen.differs(one) for one in possible)
         assert matching, f"after a kill in {operation}: {told}"
         self.model = matching[-1] if not ended else matching[0]
-        if operation[0] in ("calibrate", "activate", "drop", "rollback") and ended and len(matching) > 1:
+        if ended and len(matching) > 1:
             self.model = self.decide(matching, before, seen)
         if self.in_store:
             self.model = replace(self.model, next_id=max(self.model.next_id, seen.next_id))

@@ -134,7 +134,7 @@ class MemoryStore(Store):
             return True
 
     def keys(self, prefix: str = "") -> list[str]:
-        return sorted(key for key in self._documents if key.startswith(prefix))
+        return sorted(key for key in list(self._documents) if key.startswith(prefix))  # threads may write meanwhile
 
     def erase(self, key: str) -> None:
         self._documents.pop(key, None)
