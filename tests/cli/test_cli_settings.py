@@ -68,6 +68,7 @@ def test_options_of_a_verb_have_new_defaults_which_the_command_line_overrides(ru
         ("[qury]\n", "[qury] is not a command; allowed: add, bench, build"),
         ("[query]\nfoo = 1\n", "foo of [query] is not an option of tfa query; allowed: calibration"),
         ("[bench.run]\nfoo = 1\n", "foo of [bench.run] is not an option of tfa bench run"),
+        ("[bench]\nrun = 1\n", "bench.run is a command; set its options in the table [bench.run]"),
         ("[build]\nset = 1\n", "'1' is not a setting of tfa build"),
         ("[build]\nset = 1.5\n", "'1.5' is not a setting of tfa build"),
         ("[build]\nset = true\n", "'True' is not a setting of tfa build"),

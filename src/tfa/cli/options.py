@@ -510,6 +510,8 @@ class Settings:
             if getattr(command, "is_plugin", False) and not (command.installed and named):
                 continue  # reading its options would import it
             own = table.get(verb, {})
+            if not isinstance(own, dict):
+                raise BadSpec(f"{self.file}: {where}{verb} is a command; set its options in the table [{where}{verb}]")
             if hasattr(command, "commands"):
                 made[verb] = self.defaults(command, context, own, f"{where}{verb}.")
             else:

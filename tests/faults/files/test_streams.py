@@ -19,7 +19,7 @@ VERBS = [
     ["query", MAP, "photos"], ["explain", MAP, PHOTO], ["explain", MAP, PHOTO, "--json"], ["report", MAP],
     ["calibrate", MAP, "--activate", "none"], ["add", MAP, "more/10.png"], ["remove", MAP, "1"],
     ["calibrate", MAP, "--drop", "night"], ["pairs", MAP, "photos", "-o", "pairs.txt"],
-    ["export", MAP, "--format", "npz", "-o", "map.npz"], ["encoders"], ["encoders", "--json"], ["cache"],
+    ["export", MAP, "--format", "npz", "-o", "map.npz", "--force"], ["encoders"], ["encoders", "--json"], ["cache"],
     ["bench", "datasets"], ["bench", "datasets", "sped"], ["bench", "heads"], ["bench", "score", "results"],
     ["build", "photos", "--out", "new.tfa", "--force"], ["build", "photos", "--out", "other.tfa", "--force", "--json"],
     ["refit", MAP], ["calibrate", MAP, "camera", "--name", "dusk"], ["add", MAP, "camera/1.png", "--json"],
