@@ -164,6 +164,13 @@ def _target_conditions(
 
 def list_decisions(head: Mapping[str, Any]) -> list[Decision]:
     """List the decisions of a head with reasons; the margin is None for defaults and unknown standard errors."""
+    try:
+        return _list_rows(head)
+    except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError):
+        raise BadMap("the decisions in the map header are damaged; build the map again") from None
+
+
+def _list_rows(head: Mapping[str, Any]) -> list[Decision]:
     made, reasons = head["decisions"], head["evidence"]["reasons"]
     margins = {key: Margin(**one) for key, one in compute_margins(head).items()}
     if is_second_order(made):

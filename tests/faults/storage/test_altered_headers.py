@@ -96,6 +96,25 @@ def test_an_altered_header_is_refused_or_makes_sense(world, tmp_path, campaign, 
     use(path, world.more[2])
 
 
+@pytest.mark.parametrize("kind", ["paper", "second-order"])
+def test_decisions_without_a_part_are_refused_or_described(world, tmp_path, kind):
+    path = prepared(world, kind, tmp_path)
+    header, refused = json.loads((path / "map.json").read_text("utf-8")), 0
+    parts = [place for place in places(header) if {"decisions", "evidence"} & set(place[:-1])]
+    for *way, last in parts:
+        changed = copy.deepcopy(header)
+        holder = changed
+        for key in way:
+            holder = holder[key]
+        del holder[last]
+        sign(path, changed)
+        try:
+            json.dumps(PlaceMap.load(path, encoder=FakeEncoder()).info().to_dict())
+        except BadMap:
+            refused += 1
+    assert 0 < refused < len(parts)
+
+
 @pytest.mark.parametrize("kind", KINDS)
 def test_every_field_is_missed(world, tmp_path, kind):
     path = world.map(kind, tmp_path)
