@@ -18,6 +18,7 @@ from tests.waiting import PATIENCE, wait_until
 from tfa.maps import PlaceMap
 from tfa.service import auth, decoders
 from tfa.service.auth import RateLimit
+from tfa.service.context import Service
 from tfa.service.decoders import FairTurns, shared_decoders
 from tfa.service.live import LiveMap
 from tfa.service.middleware import HELD_BODIES, LARGEST_JSON, BodyLimit
@@ -242,23 +243,29 @@ def test_answers_are_written_outside_the_event_loop(client, monkeypatch):
 
 
 def test_a_store_that_hangs_stops_only_its_own_check(serve, monkeypatch):
-    client, free, checks = serve(), threading.Event(), list[int]()
+    client, free, checks, arrived = serve(), threading.Event(), list[int](), list[int]()
+    find_trouble = Service.find_trouble
 
     def trouble(self):
         checks.append(1)
         assert free.wait(PATIENCE)
 
+    async def watched(self):
+        arrived.append(1)
+        return await find_trouble(self)
+
     monkeypatch.setattr(LiveMap, "trouble", property(trouble))
+    monkeypatch.setattr(Service, "find_trouble", watched)
     with ThreadPoolExecutor(60) as senders:
         try:
             probes = [senders.submit(client.get, "/readyz") for _ in range(50)]  # more than there are threads
-            wait_until(lambda: len(checks) > 0)
+            wait_until(lambda: len(checks) > 0 and len(arrived) == 50)
             assert client.get("/v1/map").json()["images"] == 14
             assert client.post("/v1/query", files={"image": ("a.png", picture(5))}).json()["hits"][0]["id"] == 5
-            assert len(checks) == 1
         finally:
             free.set()
         assert {one.result(PATIENCE).status_code for one in probes} == {200}
+    assert len(checks) == 1  # all share its result
 
 
 def test_keys_are_checked_in_the_event_loop(serve, monkeypatch):
