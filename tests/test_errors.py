@@ -105,3 +105,22 @@ def test_what_ran_out_is_said(given, kind, words):
 
 def test_other_objections_of_the_system_stay_what_they_are():
     assert from_os_error(PermissionError(errno.EACCES, "Permission denied", "/srv/a.bin")) is None
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        MemoryError(),
+        RuntimeError("can't start new thread"),
+        SystemError("<ufunc 'subtract'> returned NULL without setting an exception"),
+        ImportError("numpy.so: failed to map segment from shared object"),
+    ],
+)
+def test_every_form_of_too_little_memory_is_reported_as_such(error):
+    known = from_os_error(error)
+    assert isinstance(known, OutOfResources)
+    assert "out of memory" in str(known)
+
+
+def test_other_runtime_errors_are_not_taken_for_too_little_memory():
+    assert from_os_error(RuntimeError("no kernel for this type")) is None

@@ -123,7 +123,7 @@ _OPEN_FILES = (errno.EMFILE, errno.ENFILE)
 # Messages that mean "out of memory" but arrive as other exception types.
 _NO_MEMORY = (
     "can't start new thread", "can't allocate memory", "cannot allocate memory", "failed to map segment",
-    "error return without exception set",
+    "error return without exception set", "without setting an exception",
 )  # fmt: skip
 
 
@@ -135,10 +135,8 @@ def from_os_error(error: Exception, path: str | os.PathLike[str] | None = None) 
     if isinstance(error, MemoryError):
         return _no_memory(error)
     if not isinstance(error, OSError):
-        short = isinstance(error, (RuntimeError, ImportError, SystemError)) and any(
-            said in str(error) for said in _NO_MEMORY
-        )
-        return _no_memory(error) if short else None
+        has_type = isinstance(error, RuntimeError | ImportError | SystemError)
+        return _no_memory(error) if has_type and any(said in str(error) for said in _NO_MEMORY) else None
     named = [one for one in (error.filename, error.filename2, path) if isinstance(one, (str, os.PathLike))]
     where = "" if not named else f" at {os.fspath(named[0])}"
     said = error.strerror or str(error)

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import resource
 import threading
+from pathlib import Path
 
 import pytest
 from threadpoolctl import threadpool_info, threadpool_limits
 
-from tests.waiting import PATIENCE
-from tfa.core.arrays import map_in_threads
+from tests.waiting import PATIENCE, wait_until
+from tfa.core.arrays import map_in_threads, start_threads
 
 
 def blas_threads() -> list[int]:
@@ -67,3 +69,43 @@ def test_nested_and_failing_calls_leave_it_too(two_threads):
     with pytest.raises(ZeroDivisionError):
         map_in_threads(lambda item: 1 // item, [1, 0])
     assert blas_threads() == two_threads
+
+
+def count_threads(prefix: str) -> int:
+    return sum(thread.name.startswith(prefix) for thread in threading.enumerate())
+
+
+def test_a_pool_has_all_its_threads_before_it_gets_work():
+    with start_threads(3, "all-run") as pool:
+        assert count_threads("all-run") == 3
+        assert list(pool.map(lambda item: item + 1, range(9))) == list(range(1, 10))
+    assert count_threads("all-run") == 0
+
+
+def test_threads_that_do_not_fit_into_memory_are_an_error_and_not_a_hang():
+    before = resource.getrlimit(resource.RLIMIT_AS)
+    used = int(Path("/proc/self/statm").read_text("ascii").split()[0]) * resource.getpagesize()
+    resource.setrlimit(resource.RLIMIT_AS, (used + (40 << 20), before[1]))
+    try:
+        with pytest.raises(MemoryError):
+            start_threads(4, "no-room")
+    finally:
+        resource.setrlimit(resource.RLIMIT_AS, before)
+    assert count_threads("no-room") == 0
+
+
+def test_a_refused_thread_ends_those_that_started(monkeypatch):
+    start, started = threading.Thread.start, []
+
+    def refuse_the_third(thread: threading.Thread) -> None:
+        if thread.name.startswith("refused"):
+            if len(started) == 2:
+                raise RuntimeError("can't start new thread")
+            started.append(thread)
+        start(thread)
+
+    monkeypatch.setattr(threading.Thread, "start", refuse_the_third)
+    with pytest.raises(RuntimeError, match="can't start new thread"):
+        start_threads(3, "refused")
+    assert len(started) == 2
+    wait_until(lambda: count_threads("refused") == 0)

@@ -162,11 +162,11 @@ def test_a_collection_that_somebody_made_anew_is_refused(kind, request, small, d
     store, _ = connected(url)
     collection = built.storage.view.header.collection
     store.drop(collection)
-    with pytest.raises((StoreConflict, BadMap), match="build the map again"):
+    with pytest.raises((StoreConflict, BadMap), match="rebuild the map"):
         PlaceMap.load(url, encoder=FakeEncoder())
     payload = [{"path": "x", "digest": "x", "session": None, "position": None}]
     store.create(collection, 32).write(Entries(np.array([0]), np.ones((1, 32), np.float32), payload, [b""]))
-    with pytest.raises(BadMap, match=r"has 32 dimensions, must be 64; build the map again"):
+    with pytest.raises(BadMap, match=r"has 32 dimensions, must be 64; rebuild the map"):
         PlaceMap.load(url, encoder=FakeEncoder())
     rebuilt = small.publish(url, dims=64)  # as it says
     assert rebuilt.query(dusk, k=1)[0].image.endswith("@5@5@.png")

@@ -332,7 +332,7 @@ def test_damage_is_noticed_by_the_first_query(second_order, role, tmp_path):
         content = file.read_bytes()
         file.write_bytes(content[:-64] + bytes(255 - byte for byte in content[-64:]))
     damaged = PlaceMap.load(path, encoder=FakeEncoder())
-    with pytest.raises(BadMap, match=r"checksum differs.*build the map again"):
+    with pytest.raises(BadMap, match=r"checksum differs.*rebuild the map"):
         damaged.query(second_order[1])
     with pytest.raises(BadMap, match="checksum differs"):  # nor does a copy hide the damage
         query_copy(damaged, tmp_path / "copy.tfa", second_order[1])

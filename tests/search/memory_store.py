@@ -112,7 +112,7 @@ class MemoryStore(Store):
         try:
             return self._collections[name]
         except KeyError:
-            raise StoreConflict(f"there is no collection {name!r}; build the map again") from None
+            raise StoreConflict(f"there is no collection {name!r}; rebuild the map") from None
 
     def drop(self, name: str) -> None:
         self._collections.pop(name, None)

@@ -15,6 +15,7 @@ import threading
 import weakref
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -242,6 +243,27 @@ def release(*arrays: np.ndarray | None) -> None:
 
 _T = TypeVar("_T")
 _R = TypeVar("_R")
+_THREAD_BYTES = 16 << 20  # free address space wanted for a thread: 8 MB of stack on Linux, and memory for its objects
+
+
+def start_threads(count: int, name: str) -> ThreadPoolExecutor:
+    """Return a pool of `count` running threads; raise MemoryError if they do not fit into memory.
+
+    Python waits forever for a thread that runs out of memory while it starts. So memory is checked first, and no thread
+    gets work, which allocates, before all have started.
+    """
+    try:
+        # Without access rights, the pages take no memory.
+        mmap.mmap(-1, count * _THREAD_BYTES, flags=mmap.MAP_PRIVATE | mmap.MAP_ANON, prot=0).close()
+    except OSError:
+        raise MemoryError from None
+    pool, started = ThreadPoolExecutor(count, thread_name_prefix=name), threading.Event()
+    try:
+        for _ in range(count):
+            pool.submit(started.wait)  # no thread is idle, so each call starts one
+    finally:
+        started.set()
+    return pool
 
 
 def map_in_threads(
@@ -254,8 +276,8 @@ def map_in_threads(
     """
     count = min(len(items), threads or count_cores())
     results: list[_R] = []
-    with ONE_THREAD_PRODUCTS, ThreadPoolExecutor(max(count, 1), thread_name_prefix="tfa") as pool:
-        for result in map(call, items) if count < 2 else pool.map(call, items):
+    with ONE_THREAD_PRODUCTS, start_threads(count, "tfa") if count > 1 else nullcontext() as pool:
+        for result in map(call, items) if pool is None else pool.map(call, items):
             results.append(result)
             if task is not None:
                 task.advance()

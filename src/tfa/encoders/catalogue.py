@@ -362,8 +362,8 @@ def identify_encoder(text: str, card: Card, size: str, choice: str) -> EncoderId
         raise UnknownEncoder(
             f"encoder {text!r}: {size} is smaller than a patch of {card.patch} pixels; use a larger size"
         )
-    fit = (lambda side, patch: side // patch * patch) if crops else _fit
-    fitted = fit(width, card.patch), fit(height, card.patch)
+    patch, more = card.patch, 0 if crops else card.patch // 2  # a crop is rounded down, a size to the nearest, or up
+    fitted = tuple(min(max((side + more) // patch, 1), MAX_SIDE // patch) * patch for side in (width, height))
     resized = (width, height) if crops and fitted != (width, height) else None
     notes: tuple[str, ...] = ()
     if fitted != (width, height) and not crops:
@@ -406,11 +406,6 @@ def _parse_choice(text: str, choice: str, card: Card) -> tuple[int | None, int, 
     if earlier is not None and (earlier >= layer or facet != "token"):
         raise UnknownEncoder(f"encoder {text!r}: two depths are tokens of an earlier and a later block, such as l5+7")
     return earlier, layer, facet
-
-
-def _fit(side: int, patch: int) -> int:
-    """Round `side` to a multiple of `patch`, up on a tie, at least one patch, at most MAX_SIDE."""
-    return min(max((side + patch // 2) // patch, 1), MAX_SIDE // patch) * patch
 
 
 # --- fingerprint ----------------------------------------------------------------------------------

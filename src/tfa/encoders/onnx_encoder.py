@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from tfa.core.arrays import start_threads
 from tfa.core.files import cache_folder, write_atomically
 from tfa.encoders.catalogue import EncoderId, fast_fingerprint
 from tfa.encoders.dino import DinoEncoder
@@ -325,7 +326,7 @@ class OnnxEncoder(DinoEncoder):
 
     @cached_property
     def _pool(self) -> ThreadPoolExecutor:
-        return ThreadPoolExecutor(self._threads, thread_name_prefix="tfa-encode")
+        return start_threads(self._threads, "tfa-encode")
 
     def _new_session(self, threads: int) -> Any:
         import onnxruntime as runtime  # slow to import

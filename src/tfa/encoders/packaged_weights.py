@@ -107,16 +107,13 @@ def check_weights(shapes: Mapping[str, tuple[int, ...]], card: Card, where: str)
             if key in shapes and shapes[key] != shape
         ],
     }
-    lines = [f"{len(keys)} {kind}: {_some(keys)}" for kind, keys in problems.items() if keys]
+    more = {kind: ", …" if len(keys) > _LISTED else "" for kind, keys in problems.items()}
+    lines = [f"{len(keys)} {kind}: {', '.join(keys[:_LISTED])}{more[kind]}" for kind, keys in problems.items() if keys]
     if lines:
         raise BadWeights(
             f"{where} does not contain the weights of {card.name} ({card.about}):",
             more=[*(f"  {line}" for line in lines), "pass the weights of this model, or the encoder of this file"],
         )
-
-
-def _some(keys: list[str]) -> str:
-    return ", ".join(keys[:_LISTED]) + (", …" if len(keys) > _LISTED else "")
 
 
 _MEMBER_BYTES = 500_000_000  # maximum size; the largest known file has 90 MB

@@ -155,9 +155,7 @@ def pair_photos(
 ) -> PhotoPairs | None:
     """Pair photos with map images by their patches; None without patches or a grid."""
     grid = None if patches is None else patches.resolve_grid(tokens)
-    if patches is None or grid is None:
-        return None
-    return PhotoPairs(patches, tokens, grid, patch_rows)
+    return None if patches is None or grid is None else PhotoPairs(patches, tokens, grid, patch_rows)
 
 
 def name_calibration(head: str) -> str | None:

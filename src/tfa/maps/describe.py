@@ -167,7 +167,7 @@ def list_decisions(head: Mapping[str, Any]) -> list[Decision]:
     try:
         return _list_rows(head)
     except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError):
-        raise BadMap("the decisions in the map header are damaged; build the map again") from None
+        raise BadMap("the decisions in the map header are damaged; rebuild the map") from None
 
 
 def _list_rows(head: Mapping[str, Any]) -> list[Decision]:
@@ -200,7 +200,7 @@ def note_close_decisions(head: NamedHead) -> list[str]:
             for name, flip in list_close_decisions(head.evidence.get("margins", {}))
         ]
     except (AttributeError, KeyError, TypeError, ValueError):
-        raise BadMap("the margins in map.json are damaged; build the map again") from None
+        raise BadMap("the margins in map.json are damaged; rebuild the map") from None
 
 
 def format_reason(row: Mapping[str, Any]) -> str:

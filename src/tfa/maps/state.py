@@ -205,7 +205,7 @@ class MapState:
         for entry in self.files:
             content = self.unchecked.get(entry["name"]) if entry["head"] in (None, head.name) else None
             if content is not None and zlib.crc32(content.data) != entry["crc32"]:
-                text = "was damaged after the map was written (checksum differs); build the map again"
+                text = "was damaged after the map was written (checksum differs); rebuild the map"
                 raise BadMap(f"{content.filename} {text}", str(content.filename))
             if content is not None:
                 self.unchecked.pop(entry["name"], None)

@@ -51,9 +51,7 @@ def pick_carrier(original: Candidate, partial: Candidate, adaptive: Candidate) -
     if partial.support <= original.support and partial.gain_over(original) < 0:
         return "original"
     widened_in_vain = adaptive.support > partial.support and adaptive.gain_over(partial) < 0
-    if partial.support > adaptive.support or widened_in_vain:
-        return "partial"
-    return "adaptive"
+    return "partial" if partial.support > adaptive.support or widened_in_vain else "adaptive"
 
 
 def pick_route(evidence: RouteEvidence) -> str:
@@ -62,9 +60,7 @@ def pick_route(evidence: RouteEvidence) -> str:
         return HARD
     if evidence.interval_capacity[1] < 0 and evidence.m_A < 0 and evidence.m_G < 0:
         return HARD
-    if evidence.interval_A[0] > 0:
-        return MIXTURE
-    return SOFT
+    return MIXTURE if evidence.interval_A[0] > 0 else SOFT
 
 
 def admit_target_token(token: GlobalEvidence) -> bool:

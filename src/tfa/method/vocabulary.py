@@ -19,7 +19,6 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
@@ -33,6 +32,7 @@ from tfa.core.arrays import (
     Backend,
     array_namespace,
     count_cores,
+    start_threads,
     to_numpy,
     widen,
 )
@@ -61,7 +61,7 @@ class ProductThreads:
         wanted = os.environ.get("OPENBLAS_NUM_THREADS") or os.environ.get("OMP_NUM_THREADS") or ""
         cores = count_cores()
         self.count = count or (min(int(wanted), cores) if wanted.isdigit() and int(wanted) > 0 else cores)
-        self.pool = ThreadPoolExecutor(self.count) if self.count > 1 else None
+        self.pool = start_threads(self.count, "tfa-words") if self.count > 1 else None
 
     def each(self, call: Callable[[Any], None], parts: Sequence[Any]) -> None:
         list(map(call, parts) if self.pool is None or len(parts) < 2 else self.pool.map(call, parts))

@@ -13,7 +13,6 @@ import re
 import reprlib
 import tempfile
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import cache
@@ -24,7 +23,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from PIL import Image, UnidentifiedImageError
 
-from tfa.core.arrays import count_cores
+from tfa.core.arrays import count_cores, start_threads
 from tfa.core.progress import Progress, track_progress
 from tfa.errors import BadImage, BadSpec, NoImages, from_os_error
 from tfa.photos.recordings.recording import BAGS, VIDEOS
@@ -584,7 +583,7 @@ def check_photos(paths: Sequence[Path], decoded_before: Container[str], progress
 
     Photos with a digest in `decoded_before` are known to be good.
     """
-    with ThreadPoolExecutor(count_cores(), thread_name_prefix="tfa-check") as pool:
+    with start_threads(count_cores(), "tfa-check") as pool:
         results = pool.map(lambda path: inspect_photo(path, decoded_before), paths)
         tracked = track_progress(results, len(paths), "checking photos", progress, "images")
         checked = dict(zip(paths, tracked, strict=True))

@@ -15,7 +15,7 @@ import shutil
 import time
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
 from contextlib import closing
 from dataclasses import dataclass
 from functools import lru_cache
@@ -26,7 +26,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from PIL import Image
 
-from tfa.core.arrays import all_finite
+from tfa.core.arrays import all_finite, start_threads
 from tfa.core.files import cache_folder, read_tensor_header, tidy, write_tensors
 from tfa.core.progress import Progress, Task, as_progress, track_progress
 from tfa.core.tokens import Tokens
@@ -405,7 +405,7 @@ def _decoded(
 ) -> Generator[dict[str, _Picture], None, None]:
     """Yield batches of images in input order; threads decode the next two while the encoder works."""
     items = iter(work.items())
-    with ThreadPoolExecutor(_DECODERS, thread_name_prefix="tfa-decode") as pool:
+    with start_threads(_DECODERS, "tfa-decode") as pool:
 
         def submitted(count: int) -> list[tuple[str, Future[_Picture]]]:
             return [(digest, pool.submit(_open, photo, encoder)) for digest, photo in islice(items, count)]

@@ -298,9 +298,7 @@ def top_k(scores: np.ndarray, k: int) -> tuple[np.ndarray, np.ndarray]:
     return indices, np.take_along_axis(scores, indices, axis=1)
 
 
-DAMAGED = (
-    "scores are not finite: map files are damaged; find them with tfa info MAP --checksum, and build the map again"
-)
+DAMAGED = "scores are not finite: map files are damaged; find them with tfa info MAP --checksum, and rebuild the map"
 
 
 @dataclass(frozen=True)

@@ -74,7 +74,7 @@ class PostgresStore(Store):
     def open(self, name: str) -> Collection:
         for row in self._listed(name):
             return PostgresCollection(self._server, *row)
-        raise StoreConflict(f"collection {name!r} not found at {self._server.address}; build the map again")
+        raise StoreConflict(f"collection {name!r} not found at {self._server.address}; rebuild the map")
 
     def _listed(self, name: str) -> list[tuple[str, int, str, str, list[str]]]:
         listed = "select name, dimensions, dtype, index, shards from tfa.collections where name = %s"

@@ -22,14 +22,13 @@ import sys
 import threading
 import warnings
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
 import numpy as np
 
-from tfa.core.arrays import Spill, release
+from tfa.core.arrays import Spill, release, start_threads
 
 ROW_TOP = 127  # largest level of a row
 SEVEN_TOP = 63  # largest level stored in seven bits
@@ -310,7 +309,7 @@ def kernel_for(levels: _Levels, rows: int, width: int, top: int) -> _Kernel | No
     with _torch_setting:
         before, torch.backends.quantized.engine = torch.backends.quantized.engine, "fbgemm"
         try:
-            with warnings.catch_warnings(), ThreadPoolExecutor(max(torch.get_num_threads(), 1)) as pool:
+            with warnings.catch_warnings(), start_threads(max(torch.get_num_threads(), 1), "tfa-pack") as pool:
                 warnings.simplefilter("ignore")  # torch deprecates quantized tensors; without them there is no kernel
                 pieces = tuple(piece for some in pool.map(pack, range(0, rows, _PIECE_ROWS)) for piece in some)
         except (RuntimeError, AttributeError):

@@ -289,7 +289,7 @@ class CompactTokens:
         patches = take_rows(self.chunks, indices, self.compaction.dtype)
         if self.sums is not None and (_sum_rows(patches) != self.sums[indices]).any():
             text = "stored patches were damaged after the map was written (checksum differs)"
-            raise BadMap(f"{text}; find the file with tfa info MAP --checksum, and build the map again")
+            raise BadMap(f"{text}; find the file with tfa info MAP --checksum, and rebuild the map")
         return self.compaction.unpack(patches)
 
     def query(self, tokens: Tokens) -> np.ndarray:

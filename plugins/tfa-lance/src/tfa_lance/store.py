@@ -87,7 +87,7 @@ class LanceStore(Store):
         except FAILURES as error:
             if not is_absent(error):
                 raise
-            raise StoreConflict(f"collection {name!r} not found in {self.place}; build the map again") from None
+            raise StoreConflict(f"collection {name!r} not found in {self.place}; rebuild the map") from None
         if b"tfa" not in (table.schema.metadata or {}):
             raise StoreConflict(f"the table {name!r} in {self.place} was not created by tfa; choose another name")
         return LanceCollection(table, name, self.place)

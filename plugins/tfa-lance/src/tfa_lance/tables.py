@@ -69,7 +69,7 @@ def _translate(error: Exception, place: str) -> TfaError:
             f"no credentials for {place}; set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY in the environment"
         )
     if is_absent(error):
-        return StoreConflict(f"LanceDB in {place}: a table no longer exists ({said}); build the map again")
+        return StoreConflict(f"LanceDB in {place}: a table no longer exists ({said}); rebuild the map")
     return StoreUnavailable(
         f"LanceDB failed in {place} ({said}); check the folder or bucket name and write permission, and for a bucket "
         "endpoint= and the credentials in the environment"

@@ -65,7 +65,7 @@ class MilvusStore(Store):
     def open(self, name: str) -> MilvusCollection:
         if not self._connection.call("has_collection", name):
             raise StoreConflict(
-                f"collection {name!r} not found in Milvus at {self._connection.address}; build the map again"
+                f"collection {name!r} not found in Milvus at {self._connection.address}; rebuild the map"
             )
         about = self._connection.call("describe_collection", name)
         dimensions = _dimensions_of(about)

@@ -96,7 +96,7 @@ class QdrantEdgeStore(Store):
             if name in self._folder.open:
                 return self._folder.open[name]
             if not home.is_dir():
-                raise StoreConflict(f"collection {name!r} not found in {home.parent}; build the map again", home)
+                raise StoreConflict(f"collection {name!r} not found in {home.parent}; rebuild the map", home)
             try:
                 about = parse_json((home / ABOUT).read_bytes())
                 collection = QdrantEdgeCollection(qdrant_edge, home, about, lambda now: write_json(home / ABOUT, now))

@@ -321,9 +321,7 @@ def read_map_header(folder: Path) -> dict[str, Any]:
         header = read_json(folder / HEADER_FILE)
         kind, version = header["format"], header["format_version"]
     except (ValueError, KeyError, TypeError, RecursionError) as error:
-        raise BadMap(
-            f"{folder / HEADER_FILE} is not a readable header ({error}); build the map again", folder
-        ) from None
+        raise BadMap(f"{folder / HEADER_FILE} is not a readable header ({error}); rebuild the map", folder) from None
     if kind != MAP_FORMAT:
         raise BadMap(f"{folder} has the format {kind!r}, must be {MAP_FORMAT!r}; {_again(folder)}", folder)
     if version not in (FORMAT_VERSION, REDUCED_VERSION, CELLS_VERSION):
@@ -339,12 +337,12 @@ def read_map_header(folder: Path) -> dict[str, Any]:
         sound = False
     if not sound:
         raise BadMap(
-            f"{folder / HEADER_FILE} was edited or damaged: its digest does not match; build the map again", folder
+            f"{folder / HEADER_FILE} was edited or damaged: its digest does not match; rebuild the map", folder
         )
     try:
         check_header(header)
     except BadShape as error:
-        raise BadMap(f"{folder / HEADER_FILE} is not valid: {error}; build the map again", folder) from None
+        raise BadMap(f"{folder / HEADER_FILE} is not valid: {error}; rebuild the map", folder) from None
     return header
 
 
@@ -363,11 +361,11 @@ def check_file(file: Path, entry: dict[str, Any], checksum: bool) -> None:
     """Raise BadMap unless a file has the size, and with `checksum` the sha256, of its header entry."""
     _refuse_link(file)
     if file.name != entry["name"] or not file.is_file():
-        raise BadMap(f"{file.parent} is incomplete: {entry['name']} is missing; build the map again", file.parent)
+        raise BadMap(f"{file.parent} is incomplete: {entry['name']} is missing; rebuild the map", file.parent)
     size = file.stat().st_size
     if size != entry["bytes"]:
         raise BadMap(
-            f"{file} is truncated or changed: {size} bytes, must be {entry['bytes']}; build the map again", file.parent
+            f"{file} is truncated or changed: {size} bytes, must be {entry['bytes']}; rebuild the map", file.parent
         )
     if checksum and hash_file(file) != entry["sha256"]:
-        raise BadMap(f"{file} was changed since the map was written (sha256 differs); build the map again", file.parent)
+        raise BadMap(f"{file} was changed since the map was written (sha256 differs); rebuild the map", file.parent)

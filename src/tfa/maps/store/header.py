@@ -62,13 +62,13 @@ def read_arrays(store: Store, key: str, parse: Callable[[dict[str, np.ndarray]],
     try:
         return parse(unpack_tensors(content, key))
     except (BadFile, BadSpec, KeyError, ValueError, TypeError, IndexError) as error:
-        raise BadMap(f"{key} is damaged in the store ({error}); build the map again") from None
+        raise BadMap(f"{key} is damaged in the store ({error}); rebuild the map") from None
 
 
 def read_document(store: Store, key: str) -> bytes:
     content = store.read(key)
     if content is None:
-        raise BadMap(f"{key} is missing in the store; build the map again")
+        raise BadMap(f"{key} is missing in the store; rebuild the map")
     return content
 
 
@@ -218,7 +218,7 @@ def parse_header(content: bytes, url: str) -> StoreHeader:
         values = parse_json(content)
         kind, version = values["format"], values["format_version"]
     except (ValueError, KeyError, TypeError) as error:
-        raise BadMap(f"{url} has no readable header ({error}); build the map again") from None
+        raise BadMap(f"{url} has no readable header ({error}); rebuild the map") from None
     if kind != _FORMAT or version not in (_VERSION, _CELLS_VERSION):
         newer = kind == _FORMAT and isinstance(version, int) and version > _CELLS_VERSION
         remedy = "use a newer tfa-vpr" if newer else "build it again"
@@ -234,7 +234,7 @@ def parse_header(content: bytes, url: str) -> StoreHeader:
             _require(all(isinstance(one, str) for one in strings), "patches are not named by strings")
         return header
     except (KeyError, TypeError, ValueError) as error:
-        raise BadMap(f"{url} has an invalid header ({error!r}); build the map again") from None
+        raise BadMap(f"{url} has an invalid header ({error!r}); rebuild the map") from None
 
 
 def read_store_header(store: Store, name: str, url: str) -> tuple[StoreHeader, bytes]:

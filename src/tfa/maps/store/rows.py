@@ -68,7 +68,7 @@ class SpaceRows:
         size = sum(rank + 2 * _NUMBERS.itemsize for rank in ranks)
         wrong = [len(one) for one in full if len(one) != size]
         if wrong:
-            raise BadMap(f"an image in the store has a row of {wrong[0]} bytes, must be {size}; build the map again")
+            raise BadMap(f"an image in the store has a row of {wrong[0]} bytes, must be {size}; rebuild the map")
         table = np.frombuffer(b"".join(full), np.uint8).reshape(len(full), size)
         halves, lengths, start = [], [], 0
         for rank in ranks:
@@ -142,7 +142,7 @@ def parse_record(image_id: int, payload: Payload) -> ImageRecord:
         values = {name: payload.get(name) for name in ("path", "digest", "position", "session")}
         return ImageRecord.from_dict({**values, "id": image_id, "fitted": bool(payload["fitted"])})
     except (KeyError, BadShape, BadPositions) as error:
-        raise BadMap(f"image {image_id} in the store is damaged ({error}); build the map again") from None
+        raise BadMap(f"image {image_id} in the store is damaged ({error}); rebuild the map") from None
 
 
 def make_payload(record: ImageRecord) -> dict[str, object]:
@@ -171,7 +171,7 @@ class _StoredPatches:
         for one in wanted:
             if len(found.get(one, b"")) != self.shape[0] * self.shape[1]:
                 what = "damaged" if one in found else "missing"
-                raise BadMap(f"the patches of image {one} are {what} in the store; build the map again")
+                raise BadMap(f"the patches of image {one} are {what} in the store; rebuild the map")
         if not wanted:
             return np.empty((0, *self.shape), self.dtype)
         return np.stack([np.frombuffer(found[one], self.dtype).reshape(self.shape) for one in wanted])

@@ -61,7 +61,7 @@ def read_skeleton(store: Store, prefix: str) -> MapState:
     """Read a skeleton; its arrays are mapped from temporary files."""
     keys = store.keys(prefix)
     if f"{prefix}{HEADER_FILE}" not in keys:
-        raise BadMap(f"{prefix}{HEADER_FILE} is missing in the store; build the map again")
+        raise BadMap(f"{prefix}{HEADER_FILE} is missing in the store; rebuild the map")
     with tempfile.TemporaryDirectory(prefix="tfa-skeleton-", ignore_cleanup_errors=True) as place:
         folder = Path(place) / "skeleton.tfa"
         folder.mkdir()
@@ -185,7 +185,7 @@ class Versions:
             moments = once(one.moments, lambda one=one: read_moments(self.store, one.moments))
             width = sum(head.stored.scorer.rows.widths)
             if reduction.matrix.shape != (one.dims, width) or moments.first.shape != (one.dims,):
-                raise BadMap(f"{self.url} has documents of other dimensions than its vectors; build the map again")
+                raise BadMap(f"{self.url} has documents of other dimensions than its vectors; rebuild the map")
             versions[one.active] = Version(head, collection, reduction, moments)
         self._cache = kept
         return MapView(header, content, state, patches, versions)
@@ -195,7 +195,7 @@ class Versions:
         if found.dimensions != header.dims:
             raise BadMap(
                 f"{self.url}: the collection {found.name!r} has {found.dimensions} dimensions, must be {header.dims}; "
-                "build the map again"
+                "rebuild the map"
             )
         return found
 
