@@ -15,6 +15,7 @@ from tests.service.conftest import add, ask, opened, picture
 from tests.waiting import PATIENCE
 from tfa.core.tokens import Tokens
 from tfa.maps.confidence import DomainShiftMonitor
+from tfa.photos import token_cache
 from tfa.photos.images import as_rgb
 from tfa.service import query_queue as kept_queries
 from tfa.service.query_queue import RecentQueries
@@ -129,7 +130,7 @@ def test_several_maps_are_served_side_by_side(serve, town):
     assert missing.json()["error"] == "map '../town' not found. Available: town, forest"
 
 
-def test_why_is_told_of_an_image_of_the_map(client):
+def test_why_is_told_of_an_image_of_the_map(client, monkeypatch):
     files = {"image": ("a.png", picture(5, 0.8))}
     why = client.post("/v1/explain", files=files, data={"id": 5}).json()
     assert (why["id"], why["image_url"]) == (5, "v1/images/5/file?map=town")
@@ -137,6 +138,9 @@ def test_why_is_told_of_an_image_of_the_map(client):
     assert why["score"] == pytest.approx(best["score"], rel=1e-4)
     assert client.post("/v1/explain", files=files, data={"id": 99}).status_code == 404
     added = add(client, ("new.png", picture(40))).json()["added"][0]
+    monkeypatch.setattr(
+        token_cache, "as_rgb", lambda *_, **__: pytest.fail("a client's photo is decoded in the service")
+    )
     assert client.post("/v1/explain", files=files, data={"id": added}).json()["id"] == added
 
 

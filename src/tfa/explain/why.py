@@ -106,20 +106,25 @@ SECOND_ORDER_TERMS: dict[Gamma | str, str] = {
 
 
 def explain_score(
-    place_map: PlaceMap, query_tokens: Tokens, image_id: int, calibration: str | None = None
+    place_map: PlaceMap,
+    query_tokens: Tokens,
+    image_id: int,
+    calibration: str | None = None,
+    image: Tokens | None = None,
 ) -> dict[str, Any]:
     """Explain the score of one query with one map image.
 
     The heat maps are signed contributions of patches, (rows, columns); each sums to the local terms of the score.
-    Contributions of second-order heads are linearized, and there are no words. The tokens of the map image come from
-    the token cache or its unchanged file.
+    Contributions of second-order heads are linearized, and there are no words. Without `image`, the tokens of the map
+    image come from the token cache or its unchanged file.
     """
     if len(query_tokens) != 1:
         raise BadTokens(f"got tokens of {len(query_tokens)} photos; explain one photo at a time")
     rows = [row for row, record in enumerate(place_map.state.images) if record.id == image_id]
     if not rows or image_id in place_map.state.removed:
         raise UnknownImage(f"image {image_id} is not in the map; list the ids with: tfa info --json")
-    image = load_tokens(place_map, [place_map.state.images[rows[0]]], otherwise="explain another image")
+    if image is None:
+        image = load_tokens(place_map, [place_map.state.images[rows[0]]], otherwise="explain another image")
     head = place_map.state.checked(calibration)
     scorer = head.stored.scorer
     scorer.check(query_tokens)

@@ -360,7 +360,7 @@ def _opened(photo: Photo, name: str | None, decode: Callable[[Image.Image], Imag
         if not isinstance(photo, bytes) and Path(photo).is_fifo():  # it would wait for a writer
             raise ValueError(f"it is a pipe; {A_FILE}")
         with Image.open(io.BytesIO(photo) if isinstance(photo, bytes) else photo) as image:
-            scans = too_many_scans(_content(image), image.size) if image.format in ("JPEG", "MPO") else 0
+            scans = max((too_many_scans(jpeg, image.size) for jpeg in _jpegs(image)), default=0)
             if not scans:
                 return decode(image)
             most = f"at most {limit_scans(image.size)} are allowed"
@@ -383,14 +383,17 @@ def _opened(photo: Photo, name: str | None, decode: Callable[[Image.Image], Imag
     raise BadImage(f"{label} cannot be opened: {reason}", label)
 
 
-def _content(image: Image.Image) -> bytes:
-    """Return the whole file of an image that is open but not decoded."""
-    file = image.fp  # type: ignore[attr-defined]
-    place = file.tell()
-    file.seek(0)
-    content: bytes = file.read()
-    file.seek(place)
-    return content
+def _jpegs(image: Any) -> Iterator[bytes]:
+    """Yield the JPEG of an image that is open but not decoded, or the JPEGs in the strips or tiles of a TIFF."""
+    in_tiff = image.format == "TIFF" and "jpeg" in str(image.info.get("compression"))
+    if image.format in ("JPEG", "MPO") or in_tiff:
+        place = image.fp.tell()
+        image.fp.seek(0)
+        content: bytes = image.fp.read()
+        image.fp.seek(place)
+        tags = image.tag_v2 if in_tiff else {273: [0], 279: [len(content)]}
+        starts, sizes = (tags.get(tile, tags.get(strip, ())) for tile, strip in ((324, 273), (325, 279)))
+        yield from (content[start : start + size] for start, size in zip(starts, sizes, strict=False))
 
 
 def _upright_rgb(image: Image.Image) -> Image.Image:

@@ -67,7 +67,8 @@ def cut_tiles(
                         name = f"{file.stem}_{top:06d}_{left:06d}.jpg"
                         write_atomically(out / name, partial(tile.save, format="JPEG", quality=92))
                         lon, lat = _find_center(dataset, left + width / 2, top + height / 2)
-                        listed.append(f'"{name}",{lat:.8f},{lon:.8f}')
+                        quoted = name.replace('"', '""')
+                        listed.append(f'"{quoted}",{lat:.8f},{lon:.8f}')
                     task.advance()
         if len(listed) == 1:
             raise BadImage(f"{file} has no data: every tile is empty (nodata)", file)

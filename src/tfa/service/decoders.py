@@ -25,6 +25,7 @@ from PIL import Image
 
 import tfa
 from tfa.encoders import Encoder
+from tfa.photos.images import EXTENSIONS
 from tfa.service.bodies import Upload
 from tfa.service.problems import Refused, refuse_busy
 from tfa.service.settings import ServiceSettings
@@ -34,6 +35,7 @@ _START_SECONDS = 60.0  # time for a process to start
 _ATTEMPTS = 2  # tries for a photo whose decoder dies, which may have another cause
 PROGRAM = ("-P", "-m", "tfa.service.decoder_process")
 _PASSED = ("PATH", "LD_LIBRARY_PATH", "DYLD_LIBRARY_PATH", "PYTHONHOME", "LANG", "LC_ALL", "SYSTEMROOT")  # variables
+_REPLY_BYTES = 100_000  # largest line of a decoder, which repeats the name of the photo
 PIPE_BYTES = 2**20  # pipe size; pixels pass in fewer pieces than with the default
 _STATUSES = {"format": 415, "pixels": 413, "damaged": 422}
 Reads = tuple[int, int, str] | None  # encoder input: width, height, resampling
@@ -69,20 +71,17 @@ class Decoder:
             try:
                 self._wait_for_start(process)
                 clock.start()
-                result, pixels = _exchange(process, upload, settings, reads)
-                break
-            except (OSError, ValueError):
+                return _exchange(process, upload, settings, reads)
+            except Refused:
+                raise
+            except Exception:  # the process ended, or a photo took it over: then it may send anything
                 self.close()
                 if late.is_set():
                     limit = f"{settings.decode_seconds:g} s"
                     raise _refuse(upload, f"takes more than {limit} to decode") from None
             finally:
                 clock.cancel()
-        else:
-            raise _refuse(upload, "crashes the decoder")
-        if "refused" in result:
-            raise Refused(_STATUSES[result["refused"]], result["sentence"])
-        return Decoded(Image.frombytes("RGB", tuple(result["size"]), pixels), result["kind"])
+        raise _refuse(upload, "crashes the decoder")
 
     def start(self) -> subprocess.Popen[bytes]:
         with self._starting:
@@ -140,10 +139,8 @@ def _refuse(upload: Upload, reason: str) -> Refused:
     return Refused(422, f"{upload.name} {reason}; save it again as an ordinary JPEG")
 
 
-def _exchange(
-    process: subprocess.Popen[bytes], upload: Upload, settings: ServiceSettings, reads: Reads
-) -> tuple[dict[str, Any], bytes]:
-    """Send a photo to the process and return its reply; OSError or ValueError if it ends before."""
+def _exchange(process: subprocess.Popen[bytes], upload: Upload, settings: ServiceSettings, reads: Reads) -> Decoded:
+    """Send a photo to the process and read its reply. Raises if the process ends, or sends anything else."""
     assert process.stdin is not None
     assert process.stdout is not None
     request: dict[str, Any] = {"name": upload.name, "bytes": len(upload.content), "most_pixels": settings.max_pixels}
@@ -151,12 +148,14 @@ def _exchange(
     process.stdin.write(json.dumps(request).encode() + b"\n")
     process.stdin.write(upload.content)
     process.stdin.flush()
-    result: dict[str, Any] = json.loads(process.stdout.readline())
-    width, height = result.get("size", (0, 0))
-    pixels = process.stdout.read(3 * width * height)
-    if len(pixels) < 3 * width * height:
-        raise ValueError("the decoder exited while sending pixels")
-    return result, pixels
+    result: dict[str, Any] = json.loads(process.stdout.readline(_REPLY_BYTES))
+    if "refused" in result:
+        raise Refused(_STATUSES[result["refused"]], str(result["sentence"]))
+    width, height = result["size"]
+    most = max(settings.max_pixels, 0 if reads is None else reads[0] * reads[1])
+    if result["kind"] not in EXTENSIONS or not (0 < width <= most and 0 < height <= most and width * height <= most):
+        raise ValueError("the reply is not that of a decoder")
+    return Decoded(Image.frombytes("RGB", (width, height), process.stdout.read(3 * width * height)), result["kind"])
 
 
 class DecoderPool:

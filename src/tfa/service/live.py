@@ -163,10 +163,15 @@ class LiveMap:
             reason = f"{self.name} is in a store and has no cameras: {why};"
         return Refused(409, f"{reason} query without a camera")
 
-    def explain(self, tokens: Tokens, image_id: int, calibration: str | None) -> dict[str, Any]:
+    def explain(self, tokens: Tokens, record: ImageRecord, calibration: str | None) -> dict[str, Any]:
         if not self.current.storage.has_all_rows:
             raise Refused(501, f"{self.name} is in a store, which has no tokens to explain matches; use a map folder")
-        return explain_score(self.current, tokens, image_id, calibration=calibration)
+        image = None
+        if self.is_uploaded(record):  # decode a client's file in a confined process, as when it was added
+            upload = Upload(record.path, self.read_photo(record))
+            photo = shared_decoders().decode(upload, self._settings, self.encoder.reads)
+            image = encode_uploads([self.encoder.prepare(photo.image)], self.encoder)
+        return explain_score(self.current, tokens, record.id, calibration, image)
 
     def _open(self, storage: Storage) -> PlaceMap:
         """Open the map in this storage; refused if it needs another encoder."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import fcntl
+import io
 import os
 import re
 import signal
@@ -15,7 +16,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
-from PIL import ImageFile
+from PIL import Image, ImageFile
 
 from tests.faults.service.hostile import many_scans
 from tests.service.conftest import ask, picture
@@ -152,6 +153,59 @@ def test_a_caller_leaves_a_core_to_others(serve, monkeypatch, cores, each):
     monkeypatch.setattr(os, "cpu_count", lambda: cores)
     turns = serve().app.state.service._turns
     assert (turns._free, turns._each) == (3, each)
+
+
+# What a decoder sends instead of its reply, as Python expressions.
+REPLIES = {
+    "a huge photo": """b'{"kind": "PNG", "size": [1000000, 1000000]}'""",
+    "a negative size": """b'{"kind": "PNG", "size": [-8, -8]}'""",
+    "an unknown format": """b'{"kind": "../x", "size": [8, 8]}'""",
+    "an unknown refusal": """b'{"refused": "other", "sentence": "x"}'""",
+    "no size": """b'{"kind": "PNG"}'""",
+    "a list": "b'[]'",
+    "nested lists": "b'[' * 50_000",
+    "a long line": "b' ' * 200_000",
+}
+
+
+@pytest.mark.parametrize("reply", REPLIES.values(), ids=REPLIES)
+def test_a_decoder_that_answers_anything_else_is_replaced(monkeypatch, reply):
+    reader, settings = decoders.Decoder(), ServiceSettings()
+    program = """
+import json, sys
+print('{"confined": []}', flush=True)
+while line := sys.stdin.buffer.readline():
+    sys.stdin.buffer.read(json.loads(line)["bytes"])
+    sys.stdout.buffer.write(REPLY + b"\\n" + bytes(192))
+    sys.stdout.buffer.flush()
+"""
+    sound = decoders.PROGRAM
+    monkeypatch.setattr(decoders, "PROGRAM", ("-c", program.replace("REPLY", reply)))
+    try:
+        with pytest.raises(Refused, match=r"a\.png crashes the decoder"):
+            reader.decode(Upload("a.png", picture(4)), settings)
+        assert reader._process is None
+        monkeypatch.setattr(decoders, "PROGRAM", sound)
+        assert reader.decode(Upload("a.png", picture(4)), settings).kind == "PNG"
+    finally:
+        reader.close()
+
+
+def test_scans_of_jpegs_in_a_tiff_are_counted(monkeypatch):
+    tile = many_scans(40)
+    written = io.BytesIO()
+    Image.new("YCbCr", (64, 48)).save(written, "TIFF", compression="jpeg")
+    with Image.open(written) as image:
+        [start], [size] = image.tag_v2[273], image.tag_v2[279]
+    content = written.getvalue()
+    place = content.index((start).to_bytes(4, "little"), 8), content.index((size).to_bytes(4, "little"), 8)
+    assert as_rgb(content).size == (64, 48)
+    changed = bytearray(content + tile)
+    changed[place[0] : place[0] + 4] = len(content).to_bytes(4, "little")
+    changed[place[1] : place[1] + 4] = len(tile).to_bytes(4, "little")
+    monkeypatch.setattr("tfa.photos.images.SCAN_PIXELS", 64 * 48 * 30)
+    with pytest.raises(BadImage, match="it has 40 scans, at most 30 are allowed"):
+        as_rgb(bytes(changed))
 
 
 def test_a_decoder_that_dies_is_replaced(campaign):

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from tests.faults.service.hostile import many_scans
 from tests.photos.recordings.made import jpeg
 from tfa.errors import BadImage, BadSpec
+from tfa.photos.images import MOST_SCANS
 from tfa.photos.recordings.frames import KeyframeInterval, Keyframes
 from tfa.photos.recordings.recording import FramePicture, RecordedFrame
 from tfa.types import Position
@@ -71,3 +73,10 @@ def test_what_is_no_measure_is_refused(text):
 @pytest.mark.parametrize("text", ["10", "0.5s", "2m", "new", "new:0.4"])
 def test_a_measure_is_written_as_it_is_read(text):
     assert str(KeyframeInterval.parse(text)) == text
+
+
+def test_a_frame_with_too_many_scans_is_not_decoded():
+    content = many_scans(MOST_SCANS + 1)
+    frame = RecordedFrame(0, lambda: FramePicture(".jpg", content))
+    with pytest.raises(BadImage, match="it has 101 scans, which take too long"):
+        Keyframes(KeyframeInterval.parse("new")).keeps(frame)

@@ -75,11 +75,15 @@ class FramePicture:
     pixels: Image.Image | None = None
 
     def image(self, size: tuple[int, int] | None = None) -> Image.Image:
-        """Decode the frame; `size` allows a JPEG to be decoded smaller, to at least that size."""
+        """Decode the frame; `size` allows a JPEG to be decoded smaller, to at least that size. Pillow may raise."""
         if self.pixels is not None:
             return self.pixels
         assert self.content is not None, "it has bytes or pixels"
+        from tfa.photos.images import too_many_scans  # imports this module
+
         image = Image.open(io.BytesIO(self.content))
+        if scans := too_many_scans(self.content, image.size):
+            raise ValueError(f"it has {scans:,} scans, which take too long")
         if size is not None:
             image.draft("L", size)
         return image

@@ -99,7 +99,7 @@ async def post_explain(request: Request, service: Running, live: Chosen) -> Resp
     tokens = await wait_for(await service.queue(request, live, upload))
 
     def explain() -> Response:
-        explanation = live.explain(tokens, record.id, options.calibration)
+        explanation = live.explain(tokens, record, options.calibration)
         return reply({**explanation, "image_url": image_url(live, record.id)})
 
     return await service.work(request, live, explain)
