@@ -55,3 +55,15 @@ def test_tokens_are_real_numbers(kind):
     for make in (lambda: Tokens(wrong), lambda: Tokens(list(wrong)), lambda: Tokens(np.ones((2, 3, 4)), wrong[:, 0])):
         with pytest.raises(BadTokens, match=r"tokens have dtype .*, must be real numbers"):
             make()
+
+
+@pytest.mark.parametrize("cls", [[[None, 1.0]], [["a", "b"]], np.zeros((1, 2), "i4,f8")])
+def test_lists_that_are_not_numbers_are_refused(cls):
+    with pytest.raises(BadTokens, match=r"tokens have dtype .*, must be real numbers"):
+        Tokens(np.ones((1, 3, 4)), cls)
+
+
+def test_rows_of_different_lengths_are_refused():
+    for make in (lambda: Tokens([[[1.0, 2.0], [3.0]]]), lambda: Tokens(np.ones((2, 3, 4)), [[1.0, 2.0], [3.0]])):
+        with pytest.raises(BadTokens, match="tokens are not arrays of numbers"):
+            make()

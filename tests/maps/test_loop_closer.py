@@ -115,6 +115,19 @@ def test_a_state_of_another_encoder_or_a_broken_one_is_refused(tmp_path):
         LoopCloser.load(tmp_path / "broken", FakeEncoder())
 
 
+def test_a_changed_state_is_refused(laps, tmp_path):
+    closer = LoopCloser(FakeEncoder(), GAP)
+    follow(closer, laps[:FIRST_FIT])
+    closer.save(tmp_path / "state")
+    sound = (tmp_path / "state").read_bytes()
+    counted = b'\\"frames\\": 32'
+    assert sound.count(counted) == 1
+    for changed in (sound.replace(counted, counted[:-1] + b"3"), sound[:-1] + bytes([sound[-1] ^ 1])):
+        (tmp_path / "state").write_bytes(changed)
+        with pytest.raises(BadFile, match="damaged or changed after it was written"):
+            LoopCloser.load(tmp_path / "state", FakeEncoder())
+
+
 def test_sessions_answer_without_competition_from_the_running_one(laps):
     closer = LoopCloser(FakeEncoder(), GAP, session_breaks="10min")
     found = [closer.step(tokens(one), row + 1e4 * (row >= LAP)) for row, one in enumerate(laps)]

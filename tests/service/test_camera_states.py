@@ -10,6 +10,7 @@ from tests.service.camera_steps import DRIVE, STREAM, files, followed, listed, t
 from tests.service.conftest import add, ask, opened, picture
 from tests.waiting import wait_until
 from tfa.core.files import write_tensors
+from tfa.online.adaptation import Adaptation
 from tfa.service import cameras as kept
 
 
@@ -135,6 +136,32 @@ def test_a_file_that_cannot_be_read_is_told_and_removed(serve, town, caplog):
     assert listed(client) == {}
     assert caplog.text.count("its camera starts over") == 2
     wait_until(lambda: files(town) == [])
+
+
+@pytest.mark.parametrize("change", [{"last_used": 10**400}, {"last_used": 1e17}, {"session": "../.."}])
+def test_a_file_with_another_name_or_an_impossible_time_is_removed(serve, town, caplog, change):
+    first = serve()
+    ask(first, DRIVE[0], camera="cam0")
+    first.__exit__(None, None, None)
+    adaptation, about = Adaptation.load(town / file_of("cam0"))
+    write_tensors(town / file_of("cam0"), *adaptation.contents({**about, **change}))
+    client = serve()
+    assert listed(client) == {}
+    assert "its camera starts over" in caplog.text
+    wait_until(lambda: files(town) == [])
+
+
+def test_a_file_that_another_user_owns_is_left(serve, town, monkeypatch, caplog):
+    first = serve()
+    ask(first, DRIVE[0], camera="cam0")
+    first.__exit__(None, None, None)
+    refused = PermissionError(13, "Permission denied")
+    monkeypatch.setattr(kept.Adaptation, "load", lambda _: (_ for _ in ()).throw(refused))
+    client = serve()
+    assert listed(client) == {}
+    assert "leaving session-cam0" in caplog.text
+    client.__exit__(None, None, None)
+    assert files(town) == [file_of("cam0")]
 
 
 def test_a_disk_that_cannot_be_written_fails_no_query_and_is_tried_again(serve, town, monkeypatch, caplog):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.service.conftest import ask, opened, picture
+from tfa.core.files import BadFile
 from tfa.maps import upkeep
 from tfa.maps.upkeep import CONFIRMED_FILE, Confirmed, format_time
 from tfa.service import cameras
@@ -72,3 +73,10 @@ def test_a_damaged_file_is_counted_anew(town, caplog):
     kept.confirm(Answer(hits=[hit(3)]))
     kept.close()
     assert len(Confirmed.read(town).last) == 1
+
+
+@pytest.mark.parametrize("time", [10**12, 2**62, -2])
+def test_a_time_out_of_range_is_one_sentence(tmp_path, time):
+    Confirmed({bytes(16): time}).write(tmp_path)
+    with pytest.raises(BadFile, match=r"confirmed\.safetensors is damaged \(a time is out of range\)"):
+        Confirmed.read(tmp_path)

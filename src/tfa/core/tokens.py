@@ -34,17 +34,20 @@ class Tokens:
         depths: int = 1,
     ) -> None:
         self.depths = depths
-        if isinstance(patches, (list, tuple)):
-            patches = [np.asarray(patch) for patch in patches]
-        elif hasattr(patches, "ndim") and patches.ndim != 3:
+        try:
+            cls = None if cls is None else np.asarray(cls)
+            patches = [np.asarray(patch) for patch in patches] if isinstance(patches, (list, tuple)) else patches
+        except ValueError as error:  # rows of different lengths
+            raise BadTokens(f"tokens are not arrays of numbers: {error}") from None
+        if hasattr(patches, "ndim") and patches.ndim != 3:
             raise BadTokens(
                 f"patches have shape {tuple(patches.shape)}; "
                 "pass (images, patches, channels) or a list of (patches, channels)"
             )
-        elif hasattr(patches, "ndim"):
+        if hasattr(patches, "ndim"):
             patches = np.asarray(patches)
         for array in [*(patches if isinstance(patches, list) else [patches]), cls]:
-            if (kind := getattr(array, "dtype", None)) is not None and getattr(kind, "kind", "f") in "OUSMmc":
+            if (kind := getattr(array, "dtype", None)) is not None and getattr(kind, "kind", "f") in "OUSVMmc":
                 raise BadTokens(f"tokens have dtype {kind}, must be real numbers; convert them to float32")
         self.patches: Sequence[np.ndarray] = patches
         self.names = None if names is None else list(names)
@@ -52,7 +55,7 @@ class Tokens:
             raise BadTokens(f"{len(self.names)} names for {len(patches)} images")
         self.shapes = self._checked_shapes()
         self.grid = None if grid is None else self._checked_grid(*grid)
-        self.cls = None if cls is None else self._checked_cls(np.asarray(cls))
+        self.cls = None if cls is None else self._checked_cls(cls)
 
     def _checked_shapes(self) -> np.ndarray:
         # A lazy sequence may know its shapes without loading its arrays.

@@ -14,9 +14,11 @@ decision, because they mislead where a drive repeats itself.
 
 from __future__ import annotations
 
+import hashlib
 import json
 import math
 import re
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -47,7 +49,7 @@ _GAMMA = 0.85  # whitening
 _CENTER_DECAY = 1 - 1 / 12  # weight of earlier frames in the center, per frame
 _CENTER_COUNTS = 2.0  # weight of the PCA's mean in the center, in frames
 _BLOCK = 256  # descriptors per product
-_KIND = "tfa loop closer 2"
+_KIND = "tfa loop closer 3"
 # Attributes in the file.
 _FACTS = ("frames", "length", "session", "backward_steps", "names", "_time", "_seconds", "_meters", "_fitted", "_shape")
 _UNITS = {"": ("frames", 1), "s": ("seconds", 1), "min": ("seconds", 60), "h": ("seconds", 3600), "m": ("meters", 1)}
@@ -337,7 +339,7 @@ class LoopCloser:
         facts |= {"position": None if self._position is None else self._position.to_dict()}
         facts |= {"compact": None if self._compact is None else self._compact.to_dict()}
         about = {"kind": _KIND, "encoder": self.encoder.fingerprint, "facts": json.dumps(facts)}
-        write_tensors(Path(path), tensors, about)
+        write_tensors(Path(path), tensors, {**about, "sha256": _hash_state(about["facts"], tensors)})
 
     @classmethod
     def load(cls, path: str | Path, encoder: str | Encoder | None = None) -> LoopCloser:
@@ -346,6 +348,8 @@ class LoopCloser:
         try:
             if about.get("kind") != _KIND:
                 raise ValueError(f"its kind is {about.get('kind')!r}")
+            if about["sha256"] != _hash_state(about["facts"], tensors):
+                raise ValueError("it was damaged or changed after it was written")
             facts = parse_json(about["facts"])
             closer = cls(encoder, **facts["options"])
             if about["encoder"] != closer.encoder.fingerprint:
@@ -372,6 +376,13 @@ class LoopCloser:
                 self._compact = replace(CompactTokens.from_tensors(facts["compact"], tensors, [tensors]), chunks=())
             self._write(0, tensors["descriptors"], tensors.get("patches"))
             self._fit_vectors()
+
+
+def _hash_state(facts: str, tensors: Mapping[str, np.ndarray]) -> str:
+    hashed = hashlib.sha256(facts.encode())
+    for name, array in sorted(tensors.items()):
+        hashed.update(f"{name} {array.dtype} {array.shape}".encode() + np.ascontiguousarray(array).data)
+    return hashed.hexdigest()
 
 
 class _Vectors:

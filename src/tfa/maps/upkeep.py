@@ -34,6 +34,7 @@ CONFIRMED_FILE = "confirmed.safetensors"
 _FORMAT = "tfa-confirmed"
 _KEY_BYTES = 16  # bytes of an image's key
 _NEVER = -1
+LATEST = 253_402_300_799  # end of the year 9999, the last time that can be formatted
 
 
 @dataclass
@@ -57,6 +58,8 @@ class Confirmed:
             )
             if not sound or keys.dtype != np.uint8 or {since.dtype, last.dtype} != {np.dtype(np.int64)}:
                 raise ValueError("array shapes do not match")
+            if not all(_NEVER <= time <= LATEST for times in (since, last) for time in times.tolist()):
+                raise ValueError("a time is out of range")
         except (KeyError, TypeError, ValueError) as error:
             raise BadFile(f"{path} is damaged ({error}); delete it to restart counting", path) from None
         known = [bytes(key) for key in keys]

@@ -15,7 +15,6 @@ from collections import OrderedDict
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
-from datetime import UTC, datetime
 from logging import getLogger
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
@@ -28,7 +27,7 @@ from tfa.maps import PlaceMap
 from tfa.maps.loop_closer import LoopCloser
 from tfa.maps.state import DATABASE
 from tfa.maps.tracker import Tracker
-from tfa.maps.upkeep import Confirmed, make_image_key
+from tfa.maps.upkeep import LATEST, Confirmed, format_time, make_image_key
 from tfa.online.adaptation import WINDOW_ROWS, Adaptation
 from tfa.types import Answer, ImageRecord, QueryOptions
 
@@ -131,13 +130,12 @@ class TrackedCamera:
 
     def describe(self, notice: str | None = None) -> CameraInfo:
         calibration = None if self.tracker.calibration == DATABASE else self.tracker.calibration
-        used = datetime.fromtimestamp(self.last_used, UTC).isoformat(timespec="seconds")
         state = self.tracker.state
         return CameraInfo(
             name=self.key.name,
             owner=self.key.owner or None,
             calibration=calibration,
-            last_used=used,
+            last_used=str(format_time(self.last_used)),
             notice=notice,
             **{name: state[name] for name in hints(CameraInfo) if name in state and name != "calibration"},
         )
@@ -313,7 +311,10 @@ class MapCameras(SavedState):
                     _log.info("leaving %s: its API key is not known to this service", path.name)
                     continue
                 loaded.append(camera)
-            except (TfaError, OSError, ValueError, KeyError, TypeError) as error:
+            except OSError as error:  # it may be sound, and belong to a service of another user
+                _log.warning("leaving %s, which cannot be read: %s", path.name, error)
+                continue
+            except (TfaError, ValueError, KeyError, TypeError, OverflowError) as error:
                 _log.warning("removing %s, its camera starts over: %s", path.name, error)
             self._stamps[path.name] = stamp
         loaded.sort(key=lambda camera: camera.last_used)
@@ -328,6 +329,8 @@ class MapCameras(SavedState):
         if self._digests.get(calibration) != about["head"]:
             raise BadFile(f"its head is no longer in {self._folder.name}")
         key = CameraKey(str(about.get("owner", ANONYMOUS)), name)
+        if key.file_name != path.name or not 0 <= used <= LATEST:
+            raise BadFile("its camera has another name, or a time out of range")
         tracker = Tracker(self._map, QueryOptions(calibration=calibration), sequence=False, adaptation=adaptation)
         return TrackedCamera(key, tracker, about["head"], used, adaptation.seen, adaptation.seen)
 
