@@ -155,20 +155,23 @@ def test_cors_is_off_unless_asked_for(serve):
     assert client.delete("/v1/images/4", headers={"Origin": "https://b.example"}).status_code == 403
 
 
+@pytest.mark.parametrize("form", ["127.0.0.1", "::ffff:127.0.0.1"])
 @pytest.mark.parametrize(
-    ("proxies", "address"),
-    [((), "127.0.0.1"), (("10.0.0.1",), "127.0.0.1"), (("127.0.0.1",), "9.9.9.9"), (("127.0.0.0/8",), "9.9.9.9")],
+    ("proxies", "is_believed"),
+    [((), False), (("10.0.0.1",), False), (("127.0.0.1",), True), (("127.0.0.0/8",), True), (("::1",), False)],
 )
-def test_a_forwarded_address_is_believed_from_a_named_proxy_only(serve, tmp_path, monkeypatch, proxies, address):
+def test_a_forwarded_address_is_believed_from_a_named_proxy_only(
+    serve, tmp_path, monkeypatch, proxies, is_believed, form
+):
     monkeypatch.setenv("FORWARDED_ALLOW_IPS", "*")
     app, started = serve(edit_api_key="e", audit_log=str(tmp_path / "log"), proxies=proxies).app, []
     monkeypatch.setattr(BoundedServer, "run", lambda server, sockets: started.append(server.config))
     run_server(app, None)
     started[0].load()
-    as_proxy = TestClient(started[0].loaded_app, base_url="http://localhost", client=("127.0.0.1", 5000))
+    as_proxy = TestClient(started[0].loaded_app, base_url="http://localhost", client=(form, 5000))
     refused = as_proxy.delete("/v1/images/3", headers={"X-Forwarded-For": "9.9.9.9", "Authorization": "Bearer guess"})
     assert refused.status_code == 401
-    assert json.loads((tmp_path / "log").read_text())["address"] == address
+    assert json.loads((tmp_path / "log").read_text())["address"] == ("9.9.9.9" if is_believed else form)
 
 
 def test_a_proxy_is_named_by_its_address():

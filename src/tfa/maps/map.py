@@ -737,19 +737,27 @@ class Map:
         notes = [*_note_repeated(len(records) - len(added)), *self._advice()]  # another editor was faster
         return EditReport(added=added, skipped=_list_skipped(skipped), notes=notes)
 
-    def remove(self, photos: Sequence[str | Path | int]) -> EditReport:
+    def remove(self, photos: Sequence[str | Path | int], *, revision: int | str | None = None) -> EditReport:
         """Remove photos from the answers. Their descriptors stay until `refit`: the fitted head may depend on them.
 
         Args:
             photos: Paths, unambiguous ends of paths, or ids.
+            revision: Revision that the ids are from. [default: any]
 
         Returns:
             Ids of the removed images, and notes.
 
         Raises:
             UnknownImage: A photo is not in the map, or a path is ambiguous.
+            StoreConflict: The map has another revision.
         """
-        gone = self.storage.remove(sorted(set(self.storage.find_records(photos)), key=lambda record: record.id))
+        records = sorted(set(self.storage.find_records(photos)), key=lambda record: record.id)
+        # Compare after finding: if the map is rebuilt from here on, the edit sees that the images differ.
+        there = None if revision is None else self.storage.snapshot(fresh=True).state.revision
+        if str(revision) != str(there):
+            said = f"{self.storage.name} has revision {there}, not {str(revision)[:20]}; nothing was removed"
+            raise StoreConflict(f"{said}. List the images again, since ids may name other photos")
+        gone = self.storage.remove(records)
         notes = [self.storage.removal_note] if gone else []
         return EditReport(removed=gone, notes=[*notes, *self._advice()])
 

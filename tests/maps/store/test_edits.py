@@ -416,3 +416,37 @@ def test_sessions_filter_what_was_added_with_them(town, tmp_path, dusk):
     whole = {hit.id: hit for hit in town.query(dusk, k=99, rerank=False)}
     for hit in town.query(dusk, k=9, sessions=("night",), rerank=False):
         assert hit.score == whole[hit.id].score
+
+
+def test_heartbeats_do_not_change_the_revision(town, another, tmp_path, monkeypatch):
+    monkeypatch.setattr(header_module, "_HEARTBEAT", 0.02)
+    real, other = edits.write_entries, another()
+
+    def write_slowly(*given):
+        before = other.storage.versions.now(fresh=True)
+        wait_until(lambda: other.storage.versions.now(fresh=True).content != before.content)
+        after = other.storage.versions.now(fresh=True)
+        assert after.header.revision == before.header.revision
+        assert other.remove([2], revision=after.header.revision).removed == [2]
+        return real(*given)
+
+    monkeypatch.setattr(edits, "write_entries", write_slowly)
+    assert town.add([photo(tmp_path / "new.png", 40)]).added == [PLACES]
+
+
+def test_a_rebuild_after_the_revision_was_compared_is_noticed(town, monkeypatch, url, tmp_path):
+    paths = [photo(tmp_path / "rebuilt" / f"@{place}@{place}@.png", 30 + place) for place in range(PLACES)]
+    rebuilt = PlaceMap.build(paths, head="second-order", encoder=FakeEncoder(), spec=SPEC)
+    storage, real = town.storage, town.storage.snapshot
+    revision = storage.versions.now(fresh=True).header.revision
+
+    def publish_afterwards(**given):
+        found = real(**given)
+        monkeypatch.setattr(storage, "snapshot", real)
+        rebuilt.publish(url, dims=64)
+        return found
+
+    monkeypatch.setattr(storage, "snapshot", publish_afterwards)
+    with pytest.raises(StoreConflict, match="was rebuilt"):
+        town.remove([3], revision=revision)
+    assert sound(town) == PLACES

@@ -18,7 +18,8 @@ function rowsOf() {
 
 function csv() {
   const cell = (value) => {
-    const text = value === null ? "" : String(value);
+    const formula = typeof value === "string" && /^[=+\-@\t\r]/.test(value); // a spreadsheet would run it
+    const text = value === null ? "" : formula ? `'${value}` : String(value);
     return /[",\n\r]/.test(text) ? `"${text.replaceAll('"', '""')}"` : text;
   };
   return [COLUMNS, ...rowsOf().map((row) => COLUMNS.map((name) => row[name]))].map((row) => row.map(cell).join(",")).join("\r\n") + "\r\n";

@@ -61,9 +61,9 @@ def _swap_header(
         header = change(view)
         if header is None:
             return view
-        if versions.store.swap(
-            header_key(versions.name), view.content, header.changed(editor=name_process()).to_bytes()
-        ):
+        if header.pending.keys() != view.header.pending.keys():  # heartbeats change nothing that a reader sees
+            header = header.changed(editor=name_process())
+        if versions.store.swap(header_key(versions.name), view.content, header.to_bytes()):
             if view.header.moments not in (header.moments, (header.previous or {}).get("moments")):
                 versions.store.erase(view.header.moments)
             return versions.now(fresh=True)

@@ -13,7 +13,6 @@ from fastapi.responses import Response
 
 from tfa.core.plain import Options, Value, opt, req
 from tfa.errors import BadPositions
-from tfa.maps import PlaceMap
 from tfa.maps.upkeep import format_time
 from tfa.service.auth import editing_router, reading_router
 from tfa.service.bodies import body_schema, file_name, parse_sent_json, read_photos, reply
@@ -152,13 +151,6 @@ async def remove_image(
     """Remove an image from the answers. Its descriptors stay until `tfa refit`, and its file stays."""
     await find_record(request, service, live, id)
     expected = (if_match or "*").strip('"') if revision is None else str(revision)
-
-    def remove(current: PlaceMap) -> EditReport:
-        there = str(current.storage.snapshot(fresh=True).state.revision)
-        if expected not in ("*", there):
-            sentence = f"{live.name} has revision {there}, not {expected[:20]}; nothing was removed"
-            raise Refused(409, f"{sentence}. List the images again, since ids may name other photos")
-        return current.remove([id])
-
-    report, now = await service.edit(request, live, "remove", remove)
+    checked = None if expected == "*" else expected
+    report, now = await service.edit(request, live, "remove", lambda current: current.remove([id], revision=checked))
     return reply(replace(report, revision=now))
