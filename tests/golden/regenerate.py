@@ -1,7 +1,8 @@
-"""Write the golden files again. Only on purpose: what they hold is what a release must go on reading and computing.
+"""Write golden arrays, queries and photos again, and the golden maps that are missing. Only on purpose.
 
-    python -m tests.golden.regenerate [MAP ...]     all files, or those of some maps only
+    python -m tests.golden.regenerate [MAP ...]     all files, or those of some new maps only
 
+Maps that exist are never written again: every later release must read them. Add a map of another version by a new name.
 Each map has ten photos under the fake encoder, one of them added and one removed, and a calibration. A changed file
 belongs in the changelog: "Changed numbers" for arrays and answers, the format page for the map.
 """
@@ -49,15 +50,14 @@ def answers(place_map: PlaceMap, tokens: object) -> dict[str, list]:
 
 
 def main(names: Sequence[str]) -> None:
-    for name in names or (*MAPS, "photos"):
-        shutil.rmtree(HERE / name, ignore_errors=True)
+    names, everything = [name for name in names or MAPS if not (HERE / name).exists()], not names
     with tempfile.TemporaryDirectory(prefix="tfa-golden-") as temporary:
         root = Path(temporary).resolve()
         photos = [photo(root / "photos" / f"{place}.png", place) for place in range(10)]
         camera = [photo(root / "camera" / f"{place}.png", place, light=0.7) for place in range(16)]
         options = EncoderOptions(cache=TokenCache(root / "cache"))
         np.save(root / "words.npy", np.eye(FakeEncoder().channels)[:4])
-        for name in names or MAPS:
+        for name in names:
             kind = MAPS[name]
             kind = replace(kind, vocabulary=root / "words.npy") if kind.head == "paper-dual" else kind
             built = PlaceMap.build(
@@ -68,10 +68,10 @@ def main(names: Sequence[str]) -> None:
             built.remove([4])
             built.calibrate(camera, "night")
             shutil.copytree(root / name, HERE / name)
-        if not names:
+        if everything:
             _write_shared(root, camera)
     known = json.loads((HERE / "answers.json").read_text("utf-8"))
-    made = {name: answers(PlaceMap.load(HERE / name), queries()) for name in names or MAPS}
+    made = {name: answers(PlaceMap.load(HERE / name), queries()) for name in names}
     write_json(HERE / "answers.json", {**known, **made})
 
 
@@ -83,7 +83,7 @@ def _write_shared(root: Path, camera: list[Path]) -> None:
     patches, cls = FakeEncoder().encode([as_rgb(path) for path in camera[:3]])
     assert cls is not None
     write_tensors(HERE / "queries.safetensors", {"patches": patches, "cls": cls})
-    shutil.copytree(root / "photos", HERE / "photos")
+    shutil.copytree(root / "photos", HERE / "photos", dirs_exist_ok=True)
 
 
 def queries() -> object:
