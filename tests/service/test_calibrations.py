@@ -5,13 +5,17 @@ from __future__ import annotations
 import threading
 import time
 
+import pytest
+
 from tests.fakes import FakeEncoder
 from tests.service.conftest import add, ask, ids, opened, picture
 from tests.waiting import PATIENCE
 from tfa.core.tokens import Tokens
 from tfa.maps import PlaceMap
 from tfa.photos.images import as_rgb
+from tfa.service import jobs
 from tfa.service.jobs import JobBoard
+from tfa.service.problems import Refused
 
 
 def camera(count, first=0):
@@ -138,6 +142,21 @@ def test_a_service_that_stops_ends_its_jobs_also_those_that_wait():
     for job in ends:
         assert board.get(job.id) == job
         assert job.error == "the service stopped before the job finished; start the job again"
+
+
+def test_a_caller_with_many_jobs_leaves_places_to_others():
+    board, begun = JobBoard(), threading.Event()
+    try:
+        for _ in range(jobs.MAX_OF_ONE):
+            board.start(endless(begun), lambda _: None, "one")
+        with pytest.raises(Refused, match="12 jobs are waiting, 12 of them yours; retry when they are done"):
+            board.start(endless(begun), lambda _: None, "one")
+        for _ in range(jobs.MAX_WAITING - jobs.MAX_OF_ONE):
+            board.start(endless(begun), lambda _: None, "other")
+        with pytest.raises(Refused, match="16 jobs are waiting, 0 of them yours"):
+            board.start(endless(begun), lambda _: None, "third")
+    finally:
+        board.close()
 
 
 def test_a_job_that_is_given_up_ends_once(caplog):

@@ -17,7 +17,7 @@ from tfa.errors import TfaError, from_os_error
 from tfa.service.problems import INTERNAL_ERROR, Refused, refuse_busy
 
 _REMEMBERED = 100  # ended jobs whose result can still be fetched
-MAX_WAITING = 16  # unfinished jobs
+MAX_WAITING, MAX_OF_ONE = 16, 12  # unfinished jobs, and those of one caller
 TASK_SHARE = 0.25  # part of the remaining bar for each task, since the number of tasks is unknown
 _log = getLogger("tfa.service")
 _CUT_OFF = "the service stopped before the job finished; start the job again"
@@ -50,11 +50,11 @@ class JobBoard:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._jobs: dict[str, Job] = {}
-        self._ended: dict[str, Callable[[Job], None]] = {}  # callbacks of unfinished jobs
+        self._ended: dict[str, tuple[str, Callable[[Job], None]]] = {}  # caller and callback of unfinished jobs
         self._pool = ThreadPoolExecutor(1, thread_name_prefix="tfa-jobs")
         self._closing = False
 
-    def start(self, work: Callable[[Progress], dict[str, Any]], ended: Callable[[Job], None]) -> Job:
+    def start(self, work: Callable[[Progress], dict[str, Any]], ended: Callable[[Job], None], caller: str = "") -> Job:
         """Queue `work`, which receives a progress and returns the job's result.
 
         `ended` is called once with the ended job, before clients see that it ended.
@@ -63,9 +63,10 @@ class JobBoard:
         with self._lock:
             if self._closing:
                 raise refuse_busy("the service is stopping; retry when it is back")
-            if sum(not other.ended for other in self._jobs.values()) >= MAX_WAITING:
-                raise refuse_busy(f"{MAX_WAITING} jobs are waiting; retry when they are done")
-            self._jobs[job.id], self._ended[job.id] = job, ended
+            waiting, mine = len(self._ended), sum(other == caller for other, _ in self._ended.values())
+            if waiting >= MAX_WAITING or mine >= MAX_OF_ONE:
+                raise refuse_busy(f"{waiting} jobs are waiting, {mine} of them yours; retry when they are done")
+            self._jobs[job.id], self._ended[job.id] = job, (caller, ended)
             for old in [key for key, other in self._jobs.items() if other.ended][:-_REMEMBERED]:
                 del self._jobs[old]
         self._pool.submit(self._run, job.id, work)
@@ -117,7 +118,7 @@ class JobBoard:
 
     def _end(self, job_id: str, **changes: Any) -> None:
         with self._lock:
-            ended = self._ended.pop(job_id, None)
+            _, ended = self._ended.pop(job_id, ("", None))
             last = replace(self._jobs[job_id], **changes)
         if ended is None:  # already ended by `give_up`
             return

@@ -80,7 +80,7 @@ async def start_calibration(request: Request, service: Running, live: Chosen) ->
 
     try:
         files = await service.work(request, live, lambda: _write(uploads, names, folder))
-        job = service.jobs.start(work, ended)
+        job = service.jobs.start(work, ended, request.state.caller)
     except BaseException:
         shutil.rmtree(folder, ignore_errors=True)
         raise
