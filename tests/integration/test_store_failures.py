@@ -16,7 +16,7 @@ from tests.maps.building.conftest import encoded, fleet  # noqa: F401
 from tests.maps.conftest import SPEC, photo
 from tests.maps.store.stores import REAL, new_name, place_of
 from tests.servers import PostgresServer, free_port
-from tests.waiting import wait_until
+from tests.waiting import PATIENCE, wait_until
 from tfa._http import ServiceError
 from tfa.client import Client
 from tfa.errors import BadMap, BadSpec, StoreConflict, StoreUnavailable
@@ -110,10 +110,10 @@ def test_a_service_over_a_killed_server_says_so_and_comes_back_by_itself(own_pos
         with pytest.raises(ServiceError, match=own_postgres.address) as refusal:
             client.query(dusk)
         assert refusal.value.status == 503
-        wait_until(lambda: httpx2.get(f"{url}/readyz").status_code == 503)
-        assert own_postgres.address in httpx2.get(f"{url}/readyz").json()["status"]
+        wait_until(lambda: httpx2.get(f"{url}/readyz", timeout=PATIENCE).status_code == 503)
+        assert own_postgres.address in httpx2.get(f"{url}/readyz", timeout=PATIENCE).json()["status"]
         own_postgres.start()
-        wait_until(lambda: httpx2.get(f"{url}/readyz").status_code == 200)
+        wait_until(lambda: httpx2.get(f"{url}/readyz", timeout=PATIENCE).status_code == 200)
         assert told(client.query(dusk)) == expected
     served.close()
 

@@ -23,7 +23,7 @@ CONFIG = """<CycloneDDS><Domain id="any">
 <AllowMulticast>false</AllowMulticast></General>
 <Discovery><ParticipantIndex>auto</ParticipantIndex><Peers><Peer address="127.0.0.1"/></Peers></Discovery>
 </Domain></CycloneDDS>"""
-WAIT = duration(seconds=5)
+WAIT = duration(seconds=60)
 
 
 def qos_of(profile: QoSProfile) -> Qos:

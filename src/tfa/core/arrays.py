@@ -252,11 +252,12 @@ def start_threads(count: int, name: str) -> ThreadPoolExecutor:
     Python waits forever for a thread that runs out of memory while it starts. So memory is checked first, and no thread
     gets work, which allocates, before all have started.
     """
-    try:
-        # Without access rights, the pages take no memory.
-        mmap.mmap(-1, count * _THREAD_BYTES, flags=mmap.MAP_PRIVATE | mmap.MAP_ANON, prot=0).close()
-    except OSError:
-        raise MemoryError from None
+    if hasattr(mmap, "MAP_ANON"):  # not on Windows
+        try:
+            # Without access rights, the pages take no memory.
+            mmap.mmap(-1, count * _THREAD_BYTES, flags=mmap.MAP_PRIVATE | mmap.MAP_ANON, prot=0).close()
+        except OSError:
+            raise MemoryError from None
     pool, started = ThreadPoolExecutor(count, thread_name_prefix=name), threading.Event()
     try:
         for _ in range(count):

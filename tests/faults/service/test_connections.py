@@ -34,9 +34,10 @@ def shared(built, tmp_path_factory):
 def test_half_open_heads_are_ended_and_others_are_served(shared, campaign):
     attempts = campaign.size(30, 150)
     with contextlib.ExitStack() as stack:
-        half = [stack.enter_context(connected(shared.url)) for _ in range(attempts)]
-        for number, one in enumerate(half):
-            one.sendall(HEAD[: number % len(HEAD)])
+        half = []
+        for number in range(attempts):
+            half.append(stack.enter_context(connected(shared.url)))
+            half[-1].sendall(HEAD[: number % len(HEAD)])
         assert urlopen(f"{shared.url}/healthz", timeout=PATIENCE).status == 200
         assert all(answered(one).startswith(b"HTTP/1.1 408") for one in half)
     campaign.count("half-open requests", attempts)
