@@ -14,13 +14,18 @@ from tests.faults.files.targets import PADDED_JSON, PLAIN_JSON, TENSOR_HEADER, L
 from tests.golden.regenerate import HERE, queries
 from tests.search.memory_store import MemoryStore
 from tfa.core.files import hash_json, parse_json
+from tfa.core.tokens import Tokens
 from tfa.errors import BadMap
 from tfa.maps import PlaceMap
+from tfa.maps.loop_closer import LoopCloser
+from tfa.maps.upkeep import Confirmed, format_time
 from tfa.online.adaptation import Adaptation
 from tfa.photos import token_cache
 from tfa.photos.token_cache import TokenCache
 from tfa.search import store as stores
 from tfa.search.store import MapLocation
+from tfa.service.cameras import CameraKey, MapCameras
+from tfa.types import QueryOptions
 
 PAYLOAD, FULL = "town/payload", "town/full"  # of an image in a store
 
@@ -168,5 +173,52 @@ def adaptation(name: str, folder: Path) -> Target:
     def read(folder: Path, victim: str, changed: bool) -> None:
         loaded, _ = Adaptation.load(folder / victim)
         json.dumps(loaded.to_dict())
+
+    return Target(name, files, read, _layers(files))
+
+
+def cameras(name: str, folder: Path) -> Target:
+    """A camera file of a service, whose head and name fit the map."""
+    shutil.copytree(HERE / "second_order", folder, dirs_exist_ok=True)
+    place_map, tokens, key = PlaceMap.load(folder), queries(), CameraKey("", "cam0")
+    keeper = MapCameras(place_map, 5)
+    for row in range(3):
+        keeper.answer(key, tokens.select([row]), QueryOptions())
+    keeper.close()
+    files = files_below(folder, key.file_name)
+
+    def read(folder: Path, victim: str, changed: bool) -> None:
+        """The service logs a damaged file and removes it later."""
+        loaded = MapCameras(place_map, 5)
+        loaded._keeper.shutdown()
+        json.dumps([one.to_dict() for one in loaded.list_all()], allow_nan=False)
+
+    return Target(name, files, read, _layers(files))
+
+
+def confirmations(name: str, folder: Path) -> Target:
+    images = PlaceMap.load(HERE / "second_order").images
+    Confirmed().watched(images, 100).write(folder)
+    files = files_below(folder, "*.safetensors")
+
+    def read(folder: Path, victim: str, changed: bool) -> None:
+        confirmed = Confirmed.read(folder)
+        for time in (*confirmed.since.values(), *confirmed.last.values()):
+            format_time(time)
+
+    return Target(name, files, read, _layers(files))
+
+
+def loops(name: str, folder: Path) -> Target:
+    encoder = FakeEncoder()
+    closer = LoopCloser(encoder, 5)
+    frames = [Tokens(*encoder.encode([random_image(number)]), grid=encoder.grid) for number in range(34)]
+    for frame in frames[:33]:
+        closer.step(frame)
+    closer.save(folder / "loops.safetensors")
+    files = files_below(folder, "*.safetensors")
+
+    def read(folder: Path, victim: str, changed: bool) -> None:
+        LoopCloser.load(folder / victim, encoder).step(frames[33])
 
     return Target(name, files, read, _layers(files))

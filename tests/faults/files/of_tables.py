@@ -6,18 +6,23 @@ import io
 from pathlib import Path
 
 import numpy as np
+import pyarrow
+import pyarrow.parquet
 
 from tests.benchmarks.synthetic_records import named, ranking, synthetic_record, synthetic_truth
 from tests.benchmarks.zip_members import read_member, replace_member
 from tests.evaluate.judged_queries import made_judgement
-from tests.faults.files.targets import PLAIN_JSON, Layer, Target, files_below
+from tests.fakes import random_image
+from tests.faults.files.targets import GIGABYTE, PLAIN_JSON, Layer, Target, files_below
 from tfa.core.files import write_json
 from tfa.encoders.released_words import load_vocabulary
 from tfa.evaluate.explorer import page_content, score_table
 from tfa.evaluate.ground_truth import GroundTruth
 from tfa.evaluate.judgement import score_run
 from tfa.evaluate.map_evaluation import MapEvaluation, compare_with_file, make_result
+from tfa.maps.building.photo_list import list_photos
 from tfa.photos.find_positions import find_positions
+from tfa.photos.positions import read_gpx
 from tfa.report.html import embed_json
 from tfa_bench.records import Record, Truth, find_records, record_path
 
@@ -42,6 +47,38 @@ def positions(name: str, folder: Path) -> Target:
             assert position is None or len(str(position)) < 60
 
     return Target(name, files_below(folder, "*.csv"), read)
+
+
+def tracks(name: str, folder: Path) -> Target:
+    points = "".join(
+        f'<trkpt lat="{52.5 + number / 1000}" lon="{13.25 - number / 1000}"><ele>{number}</ele>'
+        f"<time>2025-06-01T12:00:{number:02d}Z</time></trkpt>"
+        for number in range(12)
+    )
+    (folder / "track.gpx").write_text(
+        f'<?xml version="1.0"?><gpx xmlns="http://www.topografix.com/GPX/1/1"><trk><trkseg>{points}</trkseg></trk></gpx>'
+    )
+
+    def read(folder: Path, victim: str, changed: bool) -> None:
+        read_gpx(folder / victim)
+
+    return Target(name, files_below(folder, "*.gpx"), read)
+
+
+def manifests(name: str, folder: Path) -> Target:
+    for number in range(5):
+        random_image(number).save(folder / f"{number}.png")
+    rows = [(f"{number}.png", 52.5 + number / 100, 13.25, f"drive {number % 2}") for number in range(5)]
+    lines = [",".join(map(str, row)) for row in (("uri", "lat", "lon", "session"), *rows)]
+    (folder / "list.csv").write_text("\n".join([*lines, ""]))
+    columns = dict(zip(("uri", "lat", "lon", "session"), map(list, zip(*rows, strict=True)), strict=True))
+    pyarrow.parquet.write_table(pyarrow.table(columns), folder / "list.parquet")
+    files = files_below(folder, "list.*")
+
+    def read(folder: Path, victim: str, changed: bool) -> None:
+        list_photos(folder / victim)
+
+    return Target(name, files, read, memory=4 * GIGABYTE)  # Arrow reserves address space
 
 
 def records(name: str, folder: Path) -> Target:
