@@ -48,11 +48,6 @@ class ScaledRows:
         rows = np.asarray(self.base, np.float64) * self.columns
         return (rows * self.scale[:, None]).astype(np.float32 if dtype is None else dtype)
 
-    def prepare(self) -> None:
-        """Pack integer rows for their kernel."""
-        if isinstance(self.base, QuantizedRows):
-            self.base.prepare()
-
 
 # Number of queries multiplied together, the last block padded: matrix products then have the same shape for any number
 # of queries, and no score depends, in its last bit, on the other queries.
@@ -125,9 +120,9 @@ class Gallery:
 
     def prepare(self) -> None:
         """Pack integer rows for their kernel; products do not change."""
-        for chunk in self.chunks:
-            if not isinstance(chunk, np.ndarray):
-                chunk.prepare()
+        for base in map(_base, self.chunks):
+            if isinstance(base, QuantizedRows):
+                base.prepare()
 
     def release(self) -> None:
         """Release the memory of rows read from files."""

@@ -191,9 +191,8 @@ class PostgresCollection(Collection):
                     vector, payload, full = rows[own]
                     east, north = read_coordinates(payload) or (None, None)
                     session, digest = ascii_text(payload.get("session")), ascii_text(payload.get("digest"))
-                    copy.write_row(
-                        (own, self._vector(vector), dict(payload), session, east, north, digest, bytes(full))
-                    )
+                    row = (own, self._vector(vector), dict(payload), session, east, north, digest, bytes(full))
+                    copy.write_row(row)
 
         if rows:
             copy_rows(self._server, self.name, list(rows), replace)

@@ -30,12 +30,7 @@ _Answer = TypeVar("_Answer")
 _CONNECTIONS = 8  # maximum connections per process
 _CONNECT_SECONDS = 5
 # A host that is gone is noticed after 25 s. By default a query would wait for it for hours.
-_KEEPALIVES: dict[str, Any] = {
-    "keepalives_idle": 10,
-    "keepalives_interval": 5,
-    "keepalives_count": 3,
-    "tcp_user_timeout": 25_000,
-}
+_KEEPALIVES = dict[str, Any](keepalives_idle=10, keepalives_interval=5, keepalives_count=3, tcp_user_timeout=25_000)
 _PAUSE = 0.05  # maximum seconds before a conflicting transaction is retried
 _LOCK_OF_SETUP = 7_305_001  # arbitrary number of the setup lock
 _LOCK_OF_WRITES = 1  # hash seed of write locks; document locks use 0

@@ -245,15 +245,7 @@ _torch_setting = threading.Lock()  # guards torch's process-wide choice of the q
 
 
 _Levels = Callable[[slice | np.ndarray], np.ndarray]  # returns int8 levels of some rows
-
-
-@dataclass(frozen=True)
-class _Piece:
-    """A packed block of rows and columns."""
-
-    rows: slice
-    columns: slice
-    packed: Any
+_Piece = tuple[slice, slice, Any]  # rows, columns and their packed block
 
 
 @dataclass(frozen=True)
@@ -276,12 +268,12 @@ class _Kernel:
         import torch
 
         total = np.zeros((len(planes), self.rows))
-        for piece in self.pieces:
+        for rows, columns, packed in self.pieces:
             # The extremes of two extra planes make the kernel's scale 1 and its offset 63.
-            own = np.zeros((len(planes) + 2, piece.columns.stop - piece.columns.start), np.float32)
-            own[:-2], own[-2, 0], own[-1, 0] = planes[:, piece.columns], -63, 64
-            sums = torch.ops.quantized.linear_dynamic(torch.from_numpy(own), piece.packed, True)
-            total[:, piece.rows] += sums.numpy()[:-2]
+            own = np.zeros((len(planes) + 2, columns.stop - columns.start), np.float32)
+            own[:-2], own[-2, 0], own[-1, 0] = planes[:, columns], -63, 64
+            sums = torch.ops.quantized.linear_dynamic(torch.from_numpy(own), packed, True)
+            total[:, rows] += sums.numpy()[:-2]
         return total
 
 
@@ -298,12 +290,12 @@ def kernel_for(levels: _Levels, rows: int, width: int, top: int) -> _Kernel | No
     columns = _PIECE_COLUMNS[63 if top <= 63 else 127]
 
     def pack(start: int) -> list[_Piece]:
-        part, pieces = slice(start, min(start + _PIECE_ROWS, rows)), []
+        part, pieces = slice(start, min(start + _PIECE_ROWS, rows)), list[_Piece]()
         block = levels(part)
         for low in range(0, width, columns):
             run = slice(low, min(low + columns, width))
             own = torch._make_per_tensor_quantized_tensor(torch.from_numpy(np.array(block[:, run], np.int8)), 1.0, 0)
-            pieces.append(_Piece(part, run, torch.ops.quantized.linear_prepack(own, None)))
+            pieces.append((part, run, torch.ops.quantized.linear_prepack(own, None)))
         return pieces
 
     with _torch_setting:

@@ -297,8 +297,7 @@ def find_opener(url: str) -> Opener:
     if scheme in _BUILT_IN:
         module, _, attributes = _BUILT_IN[scheme].partition(":")
         with _explain_missing(scheme):
-            opener: Opener = attrgetter(attributes)(import_module(module))
-            return opener
+            return attrgetter(attributes)(import_module(module))
     from tfa.core.plugins import load_plugin, plugin_names  # takes 30 ms to import
 
     plugin: Opener | None = load_plugin(_GROUP, scheme, _BUILT_IN)
