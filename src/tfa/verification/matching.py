@@ -49,10 +49,7 @@ class Matches:
         return self.weight * float(self.distinct[self.consistent].sum())
 
 
-Nearest = tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]
-
-
-def find_nearest(similarities: np.ndarray) -> Nearest:
+def find_nearest(similarities: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
     """Return the best column of each row of (n, m), its similarity, and the second-best similarity.
 
     Ties go to the first column. The last array is the best similarity of each column. `similarities` is overwritten.

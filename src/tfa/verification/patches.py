@@ -332,9 +332,8 @@ class CompactTokens:
         """
         if len(queries) == 1:
             return [self.matches(queries[0], grid, indices[0])]
-        return map_in_threads(
-            lambda one: self.matches(one[0], grid, one[1]), list(zip(queries, indices, strict=True)), threads
-        )
+        each = list(zip(queries, indices, strict=True))
+        return map_in_threads(lambda one: self.matches(one[0], grid, one[1]), each, threads)
 
     # --- files ---------------------------------------------------------------------------------------------------
 
@@ -357,9 +356,8 @@ class CompactTokens:
     def from_tensors(cls, entry: Mapping[str, Any], head: _Tensors, galleries: Sequence[_Tensors]) -> CompactTokens:
         spec, grid = RerankSpec.from_dict(entry["spec"]), (int(entry["grid"][0]), int(entry["grid"][1]))
         deviations = head["deviations"] if spec.patches == "small" else None
-        compaction = Compaction(
-            head["mean"], head["projection"], deviations, head["cells"] if entry.get("cells") else None
-        )
+        cells = head["cells"] if entry.get("cells") else None
+        compaction = Compaction(head["mean"], head["projection"], deviations, cells)
         if compaction.deviations is not None and compaction.deviations.shape != (compaction.dimensions,):
             raise ValueError(f"deviations must be {compaction.dimensions}, one per dimension of a patch")
         chunks = tuple(gallery["patches"] for gallery in galleries)
