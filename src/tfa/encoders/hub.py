@@ -11,7 +11,7 @@ import importlib
 import inspect
 import re
 from collections.abc import Callable, Sequence
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -150,13 +150,10 @@ def read_transformers(model: Any, blocks: list[Any], patch: int, layers: Sequenc
         if len(outputs) == len(layers):
             raise _Reached
 
-    hooks = [blocks[layer].register_forward_hook(keep) for layer in layers]
-    try:
-        with suppress(_Reached):
-            model(**_make_inputs(model, pixels))
-    finally:
-        for hook in hooks:
-            hook.remove()
+    with ExitStack() as hooks, suppress(_Reached):
+        for layer in layers:
+            hooks.enter_context(blocks[layer].register_forward_hook(keep))
+        model(**_make_inputs(model, pixels))
     tokens = _join(outputs)
     if tokens.ndim == 4:  # a feature map
         return tokens.flatten(2).transpose(1, 2), (tokens.shape[2], tokens.shape[3])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from logging import getLogger
 from typing import Any
 
@@ -133,12 +133,8 @@ def build_vit(card: Card, blocks: int, tensors: Mapping[str, np.ndarray]) -> Any
 
 
 def _empty_model(card: Card, blocks: int) -> Any:
-    options: dict[str, Any] = {
-        "hidden_size": card.width,
-        "num_hidden_layers": blocks,
-        "num_attention_heads": card.heads,
-        "patch_size": card.patch,
-    }
+    options: dict[str, Any] = {"hidden_size": card.width, "patch_size": card.patch}
+    options |= {"num_hidden_layers": blocks, "num_attention_heads": card.heads}
     if card.registers:
         options["num_register_tokens"] = card.registers
     if card.positions:
@@ -161,9 +157,7 @@ def _module_names(identity: EncoderId) -> list[str]:
 @contextmanager
 def _captured(modules: Sequence[Any]) -> Iterator[list[Tensor]]:
     outputs: list[Tensor] = []
-    hooks = [one.register_forward_hook(lambda _module, _inputs, output: outputs.append(output)) for one in modules]
-    try:
+    with ExitStack() as hooks:
+        for one in modules:
+            hooks.enter_context(one.register_forward_hook(lambda _module, _inputs, output: outputs.append(output)))
         yield outputs
-    finally:
-        for hook in hooks:
-            hook.remove()
