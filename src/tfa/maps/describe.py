@@ -62,11 +62,10 @@ def require_any(*conditions: Condition) -> Condition:
 def compute_margins(head: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
     """Compute how close each decision of a head was, without decisions whose standard errors are unknown."""
     made, evidence = head["decisions"], head["evidence"]
-    found: dict[str, Condition | None] = {}
-    if not (is_second_order(made) or is_dual(made)):  # these have defaults only
-        photos = evidence.get("target_images") or evidence["pseudo_queries"]
-        pairs = _Pairs(evidence["candidates"], photos)
-        found |= _target_conditions(made, evidence, pairs) if "route" in made else _database_conditions(made, pairs)
+    if is_second_order(made) or is_dual(made):  # these have defaults only
+        return {}
+    pairs = _Pairs(evidence["candidates"], evidence.get("target_images") or evidence["pseudo_queries"])
+    found = _target_conditions(made, evidence, pairs) if "route" in made else _database_conditions(made, pairs)
     return {name: _describe(one) for name, one in found.items() if one is not None}
 
 
@@ -75,8 +74,7 @@ def _describe(condition: Condition) -> dict[str, Any]:
     if math.isinf(far):
         return {"standard_errors": None, "within_noise": False, "text": f"{condition.what} (no spread measured)"}
     noise = ", within noise" if far <= 1 else ""
-    words = f"{far:.1f} standard errors from the threshold{noise}"
-    words = f"{condition.what} ({words})" if condition.what else words
+    words = f"{condition.what} ({far:.1f} standard errors from the threshold{noise})"
     return {"standard_errors": far, "within_noise": far <= 1, "text": words}
 
 
@@ -281,16 +279,12 @@ def compute_unseen_share(images: Sequence[ImageRecord]) -> float:
 def summarize_map(kind: str, where: str, images: int, state: MapState) -> str:
     """Summarize a map in one line: photos, encoder, head, calibrations and reranking."""
     made, head = state.database.decisions, state.chosen()
-    chosen = (
-        f"{name_representation(made)}, {made['carrier']}"
-        if is_second_order(made)
-        else f"{made['assignment']}, {made['carrier']}"
-    )
+    representation = name_representation(made) if is_second_order(made) else made["assignment"]
     names = [f"{one.name} (active)" if one.name == state.active else one.name for one in state.calibrations]
     facts = [
         f"{images:,} photo{'' if images == 1 else 's'}",
         f"encoder {state.encoder['id']}",
-        f"{state.head_kind} head ({chosen})",
+        f"{state.head_kind} head ({representation}, {made['carrier']})",
         f"calibrations {', '.join(names)}" if names else "no calibration",
         "reranked" if head.verifies else "not reranked",
     ]

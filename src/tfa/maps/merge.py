@@ -57,11 +57,9 @@ def merge_maps(maps: Sequence[Map], progress: bool | Progress | None = None) -> 
             repeated=repeated[number], compared=len(own) if before or not number else None, shared=shared,
         )  # fmt: skip
         parts.append(part)
-    spec = first.state.map_spec
-    fitted = fit_map(
-        tokens, spec, HeadSpec.from_dict(first.state.spec), first.options.device, progress, first.state.source
-    )
-    merged = first.with_storage(MemoryStorage(make_state(fitted, spec, records, first.state.encoder)))
+    state, spec = first.state, first.state.map_spec
+    fitted = fit_map(tokens, spec, HeadSpec.from_dict(state.spec), first.options.device, progress, state.source)
+    merged = first.with_storage(MemoryStorage(make_state(fitted, spec, records, state.encoder)))
     notes = [*fitted.notes, *_notes(maps, fresh, sum(repeated))]
     return merged, MergeResult(path=None, images=len(merged), maps=parts, notes=notes)
 
@@ -107,19 +105,18 @@ def _records(maps: Sequence[Map], names: Sequence[str]) -> tuple[list[list[Image
     The first of several identical photos is used; if it has no position, it gets that of a duplicate.
     """
     kept: dict[str, ImageRecord] = {}
-    numbers: list[list[str]] = []
+    digests: list[list[str]] = [[] for _ in maps]
     repeated = [0] * len(maps)
     for part, (one, name) in enumerate(zip(maps, names, strict=True)):
-        numbers.append([])
         for record in one.images:
             known = kept.get(record.digest)
             if known is None:
                 kept[record.digest] = replace(record, id=len(kept), fitted=True, session=record.session or name)
-                numbers[part].append(record.digest)
+                digests[part].append(record.digest)
                 continue
             repeated[part] += 1
             kept[record.digest] = replace(known, position=known.position or record.position)
-    return [[kept[digest] for digest in own] for own in numbers], repeated
+    return [[kept[digest] for digest in own] for own in digests], repeated
 
 
 def _shared(
