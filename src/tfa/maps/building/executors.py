@@ -22,7 +22,6 @@ from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wai
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass, field
 from importlib import import_module
-from types import TracebackType
 from typing import Any, Self, TypeVar
 
 from tfa.core.arrays import count_cores
@@ -53,7 +52,7 @@ class Executor(ABC):
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
 
@@ -98,7 +97,7 @@ class ProcessExecutor(Executor):
                             f"{_LOSSES} worker processes in a row died without a result, probably out of memory; "
                             "lower build.workers or build.shard_size, and rerun the build to resume it"
                         ) from None
-                    self._stop()
+                    self.close()
                     ended = [future for future in under_way if future.done() and not future.cancelled()]
                     done = [future for future in ended if future.exception() is None]
                     results = [future.result() for future in done]
@@ -112,18 +111,14 @@ class ProcessExecutor(Executor):
     def _started(self) -> ProcessPoolExecutor:
         if self._pool is None:
             # Spawn: a fork would inherit the threads of torch and BLAS in an undefined state.
-            self._pool = ProcessPoolExecutor(
-                self.workers, multiprocessing.get_context("spawn"), _start_worker, (self.workers,)
-            )
+            spawn = multiprocessing.get_context("spawn")
+            self._pool = ProcessPoolExecutor(self.workers, spawn, _start_worker, (self.workers,))
         return self._pool
 
-    def _stop(self) -> None:
+    def close(self) -> None:
         if self._pool is not None:
             self._pool.shutdown(wait=True, cancel_futures=True)
             self._pool = None
-
-    def close(self) -> None:
-        self._stop()
 
 
 def _start_worker(workers: int) -> None:

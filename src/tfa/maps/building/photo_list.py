@@ -56,11 +56,9 @@ def copy_photo(uri: str, target: Path) -> None:
         system.get_file(name, str(target))
     except FileNotFoundError:
         raise BadImage(f"{uri} does not exist", uri) from None
-    except OSError as error:
-        if error.filename == str(target):
-            raise  # a local error, such as a full disk
-        raise BadImage(f"{uri} cannot be read: {_say(error)}", uri) from None
     except Exception as error:
+        if isinstance(error, OSError) and error.filename == str(target):
+            raise  # a local error, such as a full disk
         raise BadImage(f"{uri} cannot be read: {_say(error)}", uri) from None
 
 
@@ -106,40 +104,33 @@ _MOST_BYTES = 4_000_000_000
 _ROWS_AT_ONCE = 65_536
 
 
-@dataclass(frozen=True)
-class _ManifestRow:
-    uri: str
-    position: Position | None
-    session: str | None
-
-
-def _read_manifest(path: Path) -> Iterator[tuple[str, _ManifestRow]]:
-    """Yield rows with their location for messages. A relative uri is relative to the manifest."""
+def _read_manifest(path: Path) -> Iterator[tuple[str, ListedPhoto]]:
+    """Yield photos with their row for messages. A relative uri is relative to the manifest."""
     rows = _parquet_rows(path) if path.suffix.lower() == ".parquet" else _csv_rows(path)
     seen: dict[str, str] = {}
     for where, cells in rows:
         try:
-            row = _row(cells, path.absolute().parent)
+            photo = _read_row(cells, path.absolute().parent)
         except BadPositions as error:
             raise BadManifest(f"{where}: {error}; correct it, or leave both cells empty", path) from None
         except ValueError as error:
             raise BadManifest(f"{where}: {error}", path) from None
-        if row.uri in seen:
-            raise BadManifest(f"{where}: {row.uri} is already listed in {seen[row.uri]}; keep one of them", path)
-        seen[row.uri] = where.removeprefix(f"{path}, ")
-        yield where, row
+        if photo.uri in seen:
+            raise BadManifest(f"{where}: {photo.uri} is already listed in {seen[photo.uri]}; keep one of them", path)
+        seen[photo.uri] = where.removeprefix(f"{path}, ")
+        yield where, photo
     if not seen:
         raise BadManifest(f"{path} lists no photo; write one row per photo, with the columns {_HEADER}", path)
 
 
-def _row(cells: Mapping[str, Any], folder: Path) -> _ManifestRow:
+def _read_row(cells: Mapping[str, Any], folder: Path) -> ListedPhoto:
     uri = str(cells.get("uri") or "").strip()
     if not uri:
         raise ValueError("the uri is empty; write the path or the URL of a photo")
     given = {name: cells[name] for name in _COLUMNS[1:5] if not _blank(cells.get(name))}
     position = None if not given else Position(**{name: _number(name, value) for name, value in given.items()})
     session = None if _blank(cells.get("session")) else str(cells["session"]).strip()
-    return _ManifestRow(uri if _is_remote(uri) else str(folder / uri), position, session)
+    return ListedPhoto(uri if _is_remote(uri) else str(folder / uri), position, session)
 
 
 def _blank(value: Any) -> bool:
@@ -284,11 +275,10 @@ def list_photos(source: Any, *, positions: PositionsLike = None, skip_bad: bool 
                 raise BadImage(f"{missing}; fix or remove it, or skip it with --skip-bad (skip_bad=True)")
     once = list({photo.uri: photo for photo in photos}.values())
     notes = [f"photos listed twice, used once: {len(photos) - len(once)}"] if len(once) < len(photos) else []
-    photos = once
-    local = [index for index, photo in enumerate(photos) if not photo.remote]
-    _, unnamed = split_nameable([Path(photos[index].uri) for index in local], skip_bad=skip_bad) if local else ([], [])
+    local = [Path(photo.uri) for photo in once if not photo.remote]
+    _, unnamed = split_nameable(local, skip_bad=skip_bad) if local else ([], [])
     refused = {str(path) for path, _ in unnamed}
-    photos = [photo for photo in photos if photo.uri not in refused]
+    photos = [photo for photo in once if photo.uri not in refused]
     skipped += [(str(path), reason) for path, reason in unnamed]
     if positions is not None:
         photos, more = _place(photos, sources, as_sources(positions))
@@ -303,10 +293,10 @@ def _list(source: Any) -> Iterator[tuple[ListedPhoto, str | None]]:
         for uri, stamp in _list_bucket(source):
             yield ListedPhoto(uri, stamp=stamp), None
     elif path.suffix.lower() in (".csv", ".parquet") and path.is_file():
-        for where, row in _read_manifest(path):
-            found = "" if _is_remote(row.uri) else _stamp(row.uri)
-            missing = f"{where}: {row.uri} does not exist" if found is None else None
-            yield ListedPhoto(row.uri, row.position, row.session, found or ""), missing
+        for where, photo in _read_manifest(path):
+            found = "" if photo.remote else _stamp(photo.uri)
+            missing = f"{where}: {photo.uri} does not exist" if found is None else None
+            yield replace(photo, stamp=found or ""), missing
     else:
         for path in find_images(source):
             uri = str(path.absolute())

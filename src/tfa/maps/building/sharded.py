@@ -167,16 +167,13 @@ class _Build:
         self.shards = self.photos.shards(
             self.sharding.shard_size, choose_sample(len(self.photos), self.sharding.sample).tolist()
         )
-        self.folder = self._folder()
-        self.whole = len(self.photos) <= self.sharding.sample  # whether the sample contains all photos
-        self.skeleton = _SAMPLE_MAP if self.whole else _SKELETON  # the map that is published
-        self.notes += [*self.photos.notes, *self.encoder.notes]
-
-    def _folder(self) -> WorkFolder:
         settings = [self.spec.to_dict(), self.map_spec.to_dict(), self.sharding.shard_size, self.sharding.sample]
         digest = hash_json([self.photos.digest, self.encoder.fingerprint, *settings, self.encoding.options.skip_bad])
         parent = cache_folder() / "builds" if self.sharding.work is None else Path(self.sharding.work)
-        return WorkFolder(parent.absolute() / digest[:32], digest)
+        self.folder = WorkFolder(parent.absolute() / digest[:32], digest)
+        self.whole = len(self.photos) <= self.sharding.sample  # whether the sample contains all photos
+        self.skeleton = _SAMPLE_MAP if self.whole else _SKELETON  # the map that is published
+        self.notes += [*self.photos.notes, *self.encoder.notes]
 
     # --- passes --------------------------------------------------------------------------------------------------
 
@@ -195,26 +192,24 @@ class _Build:
         total = self._vectors(_sizes(results, self.shards))
         reduction = fit_reduction_to_moments(total, self.sharding.dims)
         ids = _first_ids(results, self.shards)
-        collection = self.publisher.begin(reduction.dims)
-        version = self.publisher.version
-        patches = begin_patches(
-            self.publisher.store, self.publisher.name, version, state.compact, self.sharding.patches_at
-        )
+        publisher = self.publisher
+        collection, version = publisher.begin(reduction.dims), publisher.version
+        patches = begin_patches(publisher.store, publisher.name, version, state.compact, self.sharding.patches_at)
         work = writing(version=version, reduction=reduction, ids=ids, patches=patches)
         self.runner.run("entries", work, self.shards, _sizes(results, self.shards), writes)
         collection.seal(self.sharding.index)
         if patches is not None:
-            seal_patches(self.publisher.store, patches)
+            seal_patches(publisher.store, patches)
         self.notes += [*self.runner.notes(), *note_few_images(ids[-1])]
         facts = VersionFacts(
             next_id=ids[-1], placed=sum(done.placed for done in results.values()), encoder=state.encoder,
             reach=measure_reach(state.images),
             heads=[DATABASE], active=DATABASE, index=self.sharding.index, patches=patches, notes=self.notes,
         )  # fmt: skip
-        header = self.publisher.finish(self.folder.path / self.skeleton, reduction, reduction.moments(total), facts)
+        header = publisher.finish(self.folder.path / self.skeleton, reduction, reduction.moments(total), facts)
         self.folder.remove()
         skipped = [*self.photos.skipped, *(one for done in results.values() for one in done.skipped)]
-        return BuildReport(self.publisher.url, header, skipped, self.notes, self.runner.passes)
+        return BuildReport(publisher.url, header, skipped, self.notes, self.runner.passes)
 
     # --- on the sample -------------------------------------------------------------------------------------------
 
@@ -346,8 +341,7 @@ def _sizes(results: dict[int, ItemReport], shards: Sequence[Shard]) -> list[int]
 
 def _first_ids(results: dict[int, ItemReport], shards: Sequence[Shard]) -> list[int]:
     """Return the id of the first image of each shard, then the id after the last image."""
-    ids: list[int] = np.cumsum([0, *_sizes(results, shards)]).tolist()
-    return ids
+    return np.cumsum([0, *_sizes(results, shards)]).tolist()
 
 
 # --- the map of the sample -----------------------------------------------------------------------------------------
