@@ -120,16 +120,7 @@ class DualHead(BaseHead):
 
     @classmethod
     def of_scorer(cls, spec: HeadSpec, decisions: DualDecisions, scorer: Scorer) -> DualHead:
-        """Make an uncalibrated head from a scorer, as a map stores it.
-
-        Args:
-            spec: Settings the head was fitted with.
-            decisions: Decisions of the head.
-            scorer: Scorer of a replica or of the ensemble.
-
-        Returns:
-            The head.
-        """
+        """Make an uncalibrated head, as a map stores it, from the scorer of a replica or of the ensemble."""
         members = {(_BRANCHES[i % 2], i // 2): one for i, one in enumerate(split_scorer(scorer))}
         return cls(spec, decisions, {}, members, _replicas(members))
 
@@ -156,9 +147,8 @@ class DualHead(BaseHead):
         # A supplied source vocabulary has one scorer for all constructions, so it is calibrated once.
         fresh = {id(member): _less_usual_scores(member, target, robust) for member in self.members.values()}
         members = {key: fresh[id(member)] for key, member in self.members.items()}
-        decisions = replace(
-            self.decisions, calibration="robust" if robust else "log mean exp", calibration_images=len(target)
-        )
+        calibration = "robust" if robust else "log mean exp"
+        decisions = replace(self.decisions, calibration=calibration, calibration_images=len(target))
         return replace(self, decisions=decisions, scorers=_replicas(members), data_used="target")
 
 

@@ -99,9 +99,8 @@ class FittedDatabase:
 
     def check(self, tokens: Tokens) -> None:
         """Raise if `tokens` do not fit the encoder of this head."""
-        check_token_channels(
-            tokens, self.vocabularies[0].centers.shape[1], None if self.cls is None else self.cls.shape[1]
-        )
+        width = None if self.cls is None else self.cls.shape[1]
+        check_token_channels(tokens, self.vocabularies[0].centers.shape[1], width)
 
     @property
     def split(self) -> DatabaseSplit:

@@ -130,9 +130,8 @@ class ImagePass:
         order = np.argsort(labels, kind="stable").astype(np.int32)
         counts = np.bincount(labels, minlength=self.words)
         bounds = np.concatenate([[0], np.cumsum(counts)]).astype(np.int32)
-        chosen = scipy.sparse.csr_array(
-            (np.ones(len(unit), self.dtype), order, bounds), (self.words, len(unit)), copy=False
-        )
+        ones, shape = np.ones(len(unit), self.dtype), (self.words, len(unit))
+        chosen = scipy.sparse.csr_array((ones, order, bounds), shape, copy=False)
         sums[...] = chosen @ unit
         return counts
 

@@ -113,12 +113,9 @@ class ResidualSide:
             return SideView(descriptors)
         assert self.geometry is not None
         assert self.anchors is not None
-        products, coordinates = [], []
-        for block in query_blocks(descriptors, self.anchors):
-            products.append(inner(block, self.anchors))
-            coordinates.append(self._coordinates(products[-1]))
-        count = len(descriptors)
-        return SideView(descriptors, np.concatenate(coordinates), np.concatenate(products)[:count])
+        products = [inner(block, self.anchors) for block in query_blocks(descriptors, self.anchors)]
+        coordinates = [self._coordinates(block) for block in products]
+        return SideView(descriptors, np.concatenate(coordinates), np.concatenate(products)[: len(descriptors)])
 
     def features(self, view: SideView, gammas: Collection[Gamma]) -> dict[Gamma, np.ndarray]:
         """Return descriptors (None) and φ_γ, (q, D), of described images."""
@@ -136,9 +133,8 @@ class ResidualSide:
         if self.directions is None:
             return self.geometry.coordinates(products)
         means = self.geometry.anchor_means.astype(products.dtype)
-        centered = (
-            products - products.mean(axis=1, keepdims=True) - means + products.dtype.type(self.geometry.grand_mean)
-        )
+        grand_mean = products.dtype.type(self.geometry.grand_mean)
+        centered = products - products.mean(axis=1, keepdims=True) - means + grand_mean
         return self.directions.inner(centered) / np.sqrt(self.geometry.eta).astype(products.dtype)
 
     def geometry_in_floats(self) -> Geometry:
@@ -302,11 +298,8 @@ class Scorer:
     def describe(self, tokens: Tokens) -> list[SideView]:
         """Describe queries with each side, before any shift."""
         self.check(tokens)
-        views = []
-        for index, side in enumerate(self.sides):
-            spectral = any(term.side == index and term.gamma is not None for term in self.terms)
-            views.append(side.describe(tokens, spectral, self.dtype))
-        return views
+        spectral = {term.side for term in self.terms if term.gamma is not None}
+        return [side.describe(tokens, index in spectral, self.dtype) for index, side in enumerate(self.sides)]
 
     def vectors_of(
         self, views: Sequence[SideView], cls: np.ndarray | None, shifts: Sequence[np.ndarray | None]

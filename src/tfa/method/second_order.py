@@ -24,7 +24,7 @@ from tfa.core.tokens import Tokens
 from tfa.errors import BadTokens
 from tfa.method.residuals import DescribedTokens
 from tfa.method.vocabulary import CONSTRUCTIONS, DrawnPatches, Normalize, copy_patches, unit_patches
-from tfa.search.reduced import Moments
+from tfa.search.reduced import Moments, fix_signs
 
 SECOND_ORDER = "second_order"
 DIRECTION_COUNT = 128
@@ -83,9 +83,7 @@ def _fit_depth(
 
 def find_leading_directions(covariance: np.ndarray, directions: int = DIRECTION_COUNT) -> np.ndarray:
     """Return the eigenvectors (m, d) of the largest eigenvalues, largest first, with a positive largest entry."""
-    vectors = np.linalg.eigh(covariance)[1][:, ::-1][:, :directions].T
-    largest = np.abs(vectors).argmax(axis=1)
-    return vectors * np.sign(vectors[np.arange(len(vectors)), largest])[:, None]
+    return fix_signs(np.linalg.eigh(covariance)[1][:, ::-1][:, :directions].T)
 
 
 def _blocks(used: np.ndarray, counts: np.ndarray) -> Iterator[list[int]]:

@@ -92,10 +92,9 @@ class SecondOrderSpace:
 
     def gallery(self, gamma: Gamma, dtype: str, spill: Spill | None = None) -> Gallery:
         """Return the features as a gallery; in a map it uses the stored coordinates without a copy."""
-        if isinstance(self.coordinates, ScaledRows):
-            return Gallery.of(
-                normalize_rows(self.coordinates.base, self.coordinates.scale, self.side.eigenvalues, gamma)
-            )
+        stored = self.coordinates
+        if isinstance(stored, ScaledRows):
+            return Gallery.of(normalize_rows(stored.base, stored.scale, self.side.eigenvalues, gamma))
         return Gallery.of(self.features(gamma, dtype, spill))
 
     def scorer(self, kernel: Sequence[KernelTerm], dtype: str, spill: Spill | None = None) -> Scorer:

@@ -241,9 +241,8 @@ def fit_principal_axes(moments: Moments, max_rank: int) -> PrincipalAxes:
     values, vectors = scipy.linalg.eigh(moment, subset_by_index=wanted, overwrite_a=True, check_finite=False)
     values, vectors = values[::-1], vectors[:, ::-1]
     kept = values > rounding(trace / images, images, width)
-    return PrincipalAxes(
-        mean, np.ascontiguousarray(vectors[:, kept]), np.ascontiguousarray(values[kept]), participation
-    )
+    values, vectors = np.ascontiguousarray(values[kept]), np.ascontiguousarray(vectors[:, kept])
+    return PrincipalAxes(mean, vectors, values, participation)
 
 
 def rounding(trace: float, images: int, width: int) -> float:

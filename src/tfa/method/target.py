@@ -244,9 +244,8 @@ def branch_relation(
 
     def view_target(chosen: np.ndarray) -> RelationView:
         answers = tops[chosen]
-        return RelationView(
-            kernel.target_gram(chosen), kernel.among(answers, answers), kernel.target_scores(chosen, answers)
-        )
+        crossed = kernel.target_scores(chosen, answers)
+        return RelationView(kernel.target_gram(chosen), kernel.among(answers, answers), crossed)
 
     def view_pseudo(chosen: np.ndarray) -> RelationView:
         return view_pseudo_queries(kernel, queries[chosen], reached[chosen], masked[chosen])
@@ -395,9 +394,8 @@ def judge_route(targets: Targets, samples: Subsamples, counted: np.ndarray, back
             reached.append(found)
             target.release()
         per_image[assignment] = measure_information(np.stack(tops), split.images)
-        reference[assignment] = (
-            float(measure_information(np.stack(reached), split.images).mean()) if counted.any() else 0.0
-        )
+        known = measure_information(np.stack(reached), split.images)
+        reference[assignment] = float(known.mean()) if counted.any() else 0.0
         for name, values in joint.items():
             relation[assignment, name] = np.mean(values, axis=0)
     gain = {name: relation[SOFT, name] - relation[HARD, name] for name in ("A", "G")}

@@ -110,9 +110,9 @@ def fit_reduction_by_products(vectors: np.ndarray, dims: int, mean_bias: float =
 def find_top_directions(vectors: np.ndarray, most: int) -> np.ndarray:
     """Return at most `most` leading directions Eᵀ `(r, D)` of vectors `(m, D)`."""
     if len(vectors) < vectors.shape[1]:
-        return _one_way(_directions_by_products(vectors, most))
+        return fix_signs(_directions_by_products(vectors, most))
     wide = np.asarray(vectors, np.float64)
-    return _one_way(_leading(wide.T @ wide, most)[1].T)
+    return fix_signs(_leading(wide.T @ wide, most)[1].T)
 
 
 def _directions_by_products(vectors: np.ndarray, most: int) -> np.ndarray:
@@ -137,12 +137,12 @@ def _leading(symmetric: np.ndarray, most: int) -> tuple[np.ndarray, np.ndarray]:
 
 def _rotated(directions: np.ndarray, dims: int, mean_bias: float) -> Reduction:
     """Return the reduction to directions Eᵀ `(r, D)`."""
-    directions, rotation = _one_way(directions), fixed_rotation(dims)
+    directions, rotation = fix_signs(directions), fixed_rotation(dims)
     matrix = rotation[:, : len(directions)] @ directions
     return Reduction(matrix.astype(np.float32), rotation[:, -1].astype(np.float32), mean_bias)
 
 
-def _one_way(directions: np.ndarray) -> np.ndarray:
+def fix_signs(directions: np.ndarray) -> np.ndarray:
     """Fix the signs of directions so that the entry of largest magnitude is positive."""
     largest = np.abs(directions).argmax(axis=1)
     return np.asarray(directions * np.sign(directions[np.arange(len(directions)), largest])[:, None])
@@ -218,12 +218,10 @@ class ReducedRows:
 
     def with_rows(self, galleries: WeightedGalleries) -> ReducedRows:
         """Add reduced rows of new gallery rows, in the same chunks."""
-        grown, start = self, 0
-        for chunk in galleries.galleries[0].chunks:
-            stop = start + len(chunk)
+        grown = self
+        for stop in np.cumsum([len(chunk) for chunk in galleries.galleries[0].chunks]).tolist():
             if stop > len(grown):
                 grown = replace(grown, rows=grown.rows.appended(_reduced(self.reduction, galleries, len(grown), stop)))
-            start = stop
         return grown
 
     def starting_with(self, older: ReducedRows) -> ReducedRows:
