@@ -84,10 +84,7 @@ class AcceptanceCurve(Value):
 
 def interval(values: np.ndarray, strata: Sequence[np.ndarray] = ()) -> Interval:
     """Bootstrap the mean of per-query `values` (q,), nan: not evaluated; `strata` are the queries of each condition."""
-    groups = _drop_nan(values, strata)
-    means = _resampled_means(groups)
-    low, high = np.percentile(means, _PERCENTILES)
-    return Interval(_macro(groups), float(low), float(high))
+    return _bootstrap(_drop_nan(values, strata))[0]
 
 
 def paired_difference(one: np.ndarray, other: np.ndarray, strata: Sequence[np.ndarray] = ()) -> Paired:
@@ -95,9 +92,8 @@ def paired_difference(one: np.ndarray, other: np.ndarray, strata: Sequence[np.nd
     if len(one) != len(other):
         raise BadSpec(f"heads of {len(one)} and {len(other)} queries cannot be paired; compare heads of one dataset")
     groups = _drop_nan(np.asarray(one, np.float64) - np.asarray(other, np.float64), strata)
-    means = _resampled_means(groups)
-    low, high = np.percentile(means, _PERCENTILES)
-    return Paired(_macro(groups), float(low), float(high), float((means > 0).mean()), sum(map(len, groups)))
+    estimate, means = _bootstrap(groups)
+    return Paired(**vars(estimate), above=float((means > 0).mean()), queries=sum(map(len, groups)))
 
 
 def _drop_nan(values: np.ndarray, strata: Sequence[np.ndarray]) -> list[np.ndarray]:
@@ -112,12 +108,8 @@ def _drop_nan(values: np.ndarray, strata: Sequence[np.ndarray]) -> list[np.ndarr
     return known
 
 
-def _macro(groups: Sequence[np.ndarray]) -> float:
-    return float(np.mean([group.mean() for group in groups]))
-
-
-def _resampled_means(groups: Sequence[np.ndarray]) -> np.ndarray:
-    """Return the means of `RESAMPLES` draws of each group with replacement, averaged over the groups."""
+def _bootstrap(groups: Sequence[np.ndarray]) -> tuple[Interval, np.ndarray]:
+    """Return the mean over groups and its interval, and the means of `RESAMPLES` draws of each with replacement."""
     rng = np.random.default_rng(0)
     total = np.zeros(RESAMPLES)
     for group in groups:
@@ -126,4 +118,6 @@ def _resampled_means(groups: Sequence[np.ndarray]) -> np.ndarray:
             block = slice(start, min(start + rows, RESAMPLES))
             drawn = rng.integers(len(group), size=(block.stop - start, len(group)))
             total[block] += group[drawn].mean(axis=1)
-    return total / len(groups)
+    means = total / len(groups)
+    low, high = np.percentile(means, _PERCENTILES)
+    return Interval(float(np.mean([group.mean() for group in groups])), float(low), float(high)), means
