@@ -224,20 +224,15 @@ def _plan(images: Sequence[Position | None], queries: Sequence[Position | None])
         return ORDER, [[at, 0] for at in range(len(images))], below
     pairs = [_pair(position) for position in (*images, *queries)]
     known = np.array([pair for pair in pairs if pair is not None], np.float64)
-    origin = known[0]
-    kind = _GLOBE if True in kinds else _PLANE
-    # Equirectangular around the mean latitude: a town has its usual shape.
-    scale = np.ones(2)
-    if kind == _GLOBE:
-        scale = np.radians(1) * EARTH * np.array([np.cos(np.radians(known[:, 1].mean())), 1.0])
-    placed = [None if pair is None else _metres(np.array(pair) - origin, scale, kind) for pair in pairs]
+    kind, metres = _PLANE, known - known[0]
+    if True in kinds:
+        kind = _GLOBE
+        metres[:, 0] = (metres[:, 0] + 180) % 360 - 180  # wrap: a town across the 180th meridian stays in one piece
+        # Equirectangular around the mean latitude: a town has its usual shape.
+        metres *= np.radians(1) * EARTH * np.array([np.cos(np.radians(known[:, 1].mean())), 1.0])
+    points = iter(metres.tolist())
+    placed = [None if pair is None else [round(value, 2) for value in next(points)] for pair in pairs]
     return kind, placed[: len(images)], placed[len(images) :]
-
-
-def _metres(offset: np.ndarray, scale: np.ndarray, kind: str) -> list[float]:
-    if kind == _GLOBE:  # wrap: a town across the 180th meridian stays in one piece
-        offset = np.array([(offset[0] + 180) % 360 - 180, offset[1]])
-    return [round(float(value), 2) for value in offset * scale]
 
 
 HERE = Path(__file__).parent
