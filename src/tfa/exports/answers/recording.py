@@ -125,7 +125,9 @@ class Messages:
         )  # fmt: skip
 
     def diagnostics(self, time: int, answer: Answer, hardware: str, values: Mapping[str, str]) -> Any:
-        level, said = _level(answer)
+        level, said = OK if answer.sure and answer.hits else WARN, f"{answer.verdict}: {answer.reason}"
+        if answer.error is not None:
+            level, said = ERROR, make_printable(answer.error)
         pairs = [self._new("diagnostic_msgs", "KeyValue", key=key, value=value) for key, value in values.items()]
         status = self._new(
             "diagnostic_msgs", "DiagnosticStatus", level=level, name="tfa: place", message=said,
@@ -154,12 +156,6 @@ class Messages:
 
 def _number(value: float | None) -> float:
     return math.nan if value is None else float(value)
-
-
-def _level(answer: Answer) -> tuple[int, str]:
-    if answer.error is not None:
-        return ERROR, make_printable(answer.error)
-    return OK if answer.sure and answer.hits else WARN, f"{answer.verdict}: {answer.reason}"
 
 
 def diagnostic_values(
