@@ -17,7 +17,6 @@ from tfa.photos.images import as_rgb
 from tfa.verification.matching import Matches
 
 _Grid = tuple[int, int]  # rows, columns
-_Corner = tuple[float, float]
 _Color = tuple[int, int, int, int]
 
 MATCH_WIDTH, TALLEST = 1080, 1080  # width of the image and maximum height of a photo, in pixels
@@ -138,7 +137,7 @@ def format_caption(matches: Matches) -> str:
     return f"{matches.count} inlier{'' if matches.count == 1 else 's'} among {len(matches.ours)} matching patches"
 
 
-def cell_centers(patches: np.ndarray, grid: _Grid, corner: _Corner, size: tuple[int, int]) -> np.ndarray:
+def cell_centers(patches: np.ndarray, grid: _Grid, corner: tuple[float, float], size: tuple[int, int]) -> np.ndarray:
     """Return pixel positions (n, 2) of patches of a photo drawn at `corner` in `size`; the grid covers the photo."""
     rows, columns = np.divmod(patches, grid[1])
     across, down = (columns + 0.5) / grid[1], (rows + 0.5) / grid[0]

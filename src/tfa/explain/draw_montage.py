@@ -119,7 +119,7 @@ def _paste(sheet: Image.Image, pen: ImageDraw.ImageDraw, path: Path | None, at: 
     x, y = at
     inner = (TILE[0] - 2 * FRAME, TILE[1] - 2 * FRAME)
     pen.rectangle((x, y, x + TILE[0] - 1, y + TILE[1] - 1), fill=frame)
-    photo = _open(path, inner)
+    photo = None if path is None else _open(path, inner)
     if photo is not None:
         sheet.paste(photo, (x + FRAME, y + FRAME))
         return
@@ -131,10 +131,8 @@ def _paste(sheet: Image.Image, pen: ImageDraw.ImageDraw, path: Path | None, at: 
         pen.text(center, text, font=font(_CAPTION), fill=INK, anchor="mm")
 
 
-def _open(path: Path | None, size: tuple[int, int]) -> Image.Image | None:
+def _open(path: Path, size: tuple[int, int]) -> Image.Image | None:
     """Return the photo upright and cropped to the tile; None if it is missing or broken."""
-    if path is None:
-        return None
     try:
         with Image.open(path) as photo:
             photo.draft("RGB", (2 * size[0], 2 * size[1]))  # a JPEG decodes at a fraction of its size

@@ -125,8 +125,7 @@ def explain_score(
         raise UnknownImage(f"image {image_id} is not in the map; list the ids with: tfa info --json")
     if image is None:
         image = load_tokens(place_map, [place_map.state.images[rows[0]]], otherwise="explain another image")
-    head = place_map.state.checked(calibration)
-    scorer = head.stored.scorer
+    scorer = place_map.state.checked(calibration).stored.scorer
     scorer.check(query_tokens)
     found = attribute(scorer, query_tokens, image, rows[0])
     grids = [find_grid(place_map, tokens) for tokens in (query_tokens, image)]
