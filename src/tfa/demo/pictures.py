@@ -64,17 +64,14 @@ def _plan(references: np.ndarray, there: np.ndarray, taken: np.ndarray) -> Image
     scale = (PLAN - 2 * MARGIN) / max(np.ptp(references, axis=0).max(), 1e-9)
     spare = (PLAN - scale * np.ptp(references, axis=0)) / 2  # centers the shorter side
 
-    def placed(position: np.ndarray) -> np.ndarray:
-        x, y = spare + scale * (position - low)
-        return FINER * np.array([x, PLAN - y])  # north is up
-
     plan = Image.new("RGB", (side, side), PAPER)
     pen = ImageDraw.Draw(plan)
     pen.rectangle((0, 0, side - 1, side - 1), outline=GRAY, width=FINER)
 
     def circle(position: np.ndarray, radius: float, **style: object) -> None:
-        x, y = placed(position)
-        pen.ellipse((x - radius * FINER, y - radius * FINER, x + radius * FINER, y + radius * FINER), **style)  # type: ignore[arg-type]
+        east, north = spare + scale * (position - low)
+        x, y, reach = east * FINER, (PLAN - north) * FINER, radius * FINER  # north is up
+        pen.ellipse((x - reach, y - reach, x + reach, y + reach), **style)  # type: ignore[arg-type]
 
     for position in references:
         circle(position, DOT, fill=FAINT)
