@@ -188,7 +188,16 @@ def give_advice(
     `called` is the map's name in commands [default: its path].
     """
     name = called or facts.get("path") or "MAP"
-    advice = [*_refit(facts, name), *_duplicates(facts, duplicates, name), *_calibrate(facts, hubs, name)]
+    advice = _refit(facts, name)
+    repeated = [image["id"] for group in duplicates for image in group["images"][1:]]
+    if len(repeated) > REPEATED * facts["images"]:
+        sentence = (
+            f"Remove near duplicates: {len(repeated)} of {facts['images']} images take space and add no place. Look at "
+            "them below first."
+        )
+        remove = (format_command("tfa", "remove", name), _join_ids(repeated, " "))
+        advice.append(_advise("remove duplicates", sentence, *remove))
+    advice += _calibrate(facts, hubs, name)
     if lonely:
         ids = _join_ids([one["id"] for one in lonely], ", ")
         count = format_count(len(lonely), "isolated image")
@@ -211,17 +220,6 @@ def _refit(facts: Mapping[str, Any], name: str) -> list[Advice]:
     if not reasons:
         return []
     return [_advise("refit", f"Refit the map: {' and '.join(reasons)}.", format_command("tfa", "refit", name))]
-
-
-def _duplicates(facts: Mapping[str, Any], groups: Sequence[Any], name: str) -> list[Advice]:
-    repeated = [image["id"] for group in groups for image in group["images"][1:]]
-    if len(repeated) <= REPEATED * facts["images"]:
-        return []
-    sentence = (
-        f"Remove near duplicates: {len(repeated)} of {facts['images']} images take space and add no place. Look at "
-        "them below first."
-    )
-    return [_advise("remove duplicates", sentence, format_command("tfa", "remove", name), _join_ids(repeated, " "))]
 
 
 def _calibrate(facts: Mapping[str, Any], hubs: Sequence[Any], name: str) -> list[Advice]:
@@ -263,22 +261,15 @@ def write_headline(
 
     The recall is that of the queried photos, else of the active calibration.
     """
-    groups = len(duplicates)
+    groups, active = len(duplicates), facts["answers"]["calibration"]
+    shares = [one["share"] for name in (None, active) for one in recall if one["calibration"] == name]
     parts = [
         format_count(facts["images"], "photo"),
         format_count(groups, "near-duplicate group") if groups else "no near duplicates",
-        _recall(facts["answers"]["calibration"], recall),
+        f"expected recall {100 * shares[0]:.0f} %" if shares else "expected recall unknown",
         *dict.fromkeys(one.short for one in advice if one.short),
     ]
     return ", ".join(parts)
-
-
-def _recall(answering: str | None, recall: Sequence[Mapping[str, Any]]) -> str:
-    queried = [one for one in recall if one["calibration"] is None]
-    active = [one for one in recall if answering is not None and one["calibration"] == answering]
-    for one in [*queried, *active]:
-        return f"expected recall {100 * one['share']:.0f} %"
-    return "expected recall unknown"
 
 
 _LEAST = 6  # least confident answers, and least similar images, to list
@@ -297,7 +288,14 @@ def collect_report(
     lonely = [{**_identify(images[i]), "cosine": cosine} for i, cosine in find_lonely(found)]
     recall = recall_facts(info, answers)
     name = called or info["path"] or "MAP"
-    shift = _advise_on_shift(answers, name)
+    shift: list[Advice] = []
+    if answers is not None and answers.notice is not None:
+        sentence = (
+            "Calibrate with photos of this camera: they look different from the photos the map was made for, or they "
+            "do not show this place."
+        )
+        command = format_command("tfa", "calibrate", name, "PHOTOS")
+        shift = [_advise("calibrate for these photos", sentence, command)]
     # The general advice to calibrate has no short form; a measured shift replaces it.
     others = give_advice(info, duplicates, hubs, lonely, called)
     advice = [*shift, *(one for one in others if one.short or not shift)]
@@ -345,16 +343,6 @@ def _least_recognised(answers: Answers | None) -> list[dict[str, Any]]:
         | {name: getattr(one, name) for name in ("sure", "verdict", "reason")}
         for one in sorted(answered, key=lambda one: one.confidence)[:_LEAST]
     ]
-
-
-def _advise_on_shift(answers: Answers | None, name: str) -> list[Advice]:
-    if answers is None or answers.notice is None:
-        return []
-    sentence = (
-        "Calibrate with photos of this camera: they look different from the photos the map was made for, or they do "
-        "not show this place."
-    )
-    return [_advise("calibrate for these photos", sentence, format_command("tfa", "calibrate", name, "PHOTOS"))]
 
 
 def _identify(record: ImageRecord) -> dict[str, Any]:
