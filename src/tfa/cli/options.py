@@ -199,14 +199,12 @@ def _parameter(cls: type[Any], field: dataclasses.Field[Any], hint: Any) -> insp
         return _keyword(field.name, Annotated[list[str] | None, typer.Option(*names, **details)], None)
     elif Path in kinds:
         annotation = Path
-    elif len(kinds) == 1 and kinds[0] in (int, float, str):
+    elif len(kinds) == 1 and (kinds[0] in (int, float, str) or typing.get_origin(kinds[0]) is Literal):
         [annotation] = kinds
-        if annotation is not str:
+        if annotation in (int, float):
             limits = format_range(field.metadata.get("ge"), field.metadata.get("le"))
             details["metavar"] = details.get("metavar", "N") + limits
             details["callback"] = _make_check(cls, field.name)
-    elif len(kinds) == 1 and typing.get_origin(kinds[0]) is Literal:
-        [annotation] = kinds
     else:  # a number or a word, or several numbers
         words = [word for kind in kinds if typing.get_origin(kind) is Literal for word in typing.get_args(kind)]
         details.setdefault("metavar", "|".join(["N", *words]))
