@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from tfa.cli import options
-from tfa.cli.console import format_count, print_json, say, show_notes
+from tfa.cli.console import delivered, format_count, print_json, say, show_notes
 from tfa.cli.info import SUMMARY, show_map
 from tfa.cli.options import Part, PositionOptions, check_new, check_writable, list_set_keys, takes
 from tfa.core.plain import Options, opt, to_plain
@@ -370,8 +370,7 @@ def check_out(out: Path, *, force: bool) -> None:
 def report_build(place_map: Any, out: Path, *, json: bool) -> None:
     info = place_map.info()
     skipped = show_notes(place_map.notes, place_map.skipped)
-    if json:
-        print_json(BuildResult(**vars(info), skipped=skipped))
+    if delivered(BuildResult(**vars(info), skipped=skipped), json=json):
         return
     say(f"built {out}", style="bold green")
     show_map(info, SUMMARY)

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
 from tfa.cli import options
-from tfa.cli.console import print_json, say, show_notes
+from tfa.cli.console import delivered, say, show_notes
 from tfa.cli.info import show_calibration
 from tfa.cli.options import ENCODING, Part, takes
 from tfa.core.text import format_command
@@ -40,27 +40,20 @@ def calibrate_command(
         raise typer.BadParameter("pass photos to calibrate with, or one of --activate NAME and --drop NAME")
     place_map, progress = options.open_map(map, encoding, quiet=quiet)
     if not photos:
-        _change(place_map, activate, drop, json=json)
+        if drop is not None:
+            place_map.drop_calibration(drop)
+        else:
+            place_map.activate(activate)
+        active, names = place_map.state.active, place_map.calibrations
+        if not delivered(ActiveCalibration(active=active, calibrations=names), json=json):
+            say(f"calibrations: {', '.join(names) or 'none'}; active: {active}", style="bold green")
         return
     report = place_map.calibrate(photos, progress=progress, **vars(chosen))
     [made] = [one for one in place_map.info().calibrations if one.name == report.name]
     skipped = show_notes(report.notes, report.skipped)
-    if json:
-        print_json(CalibrationResult(**vars(made), skipped=skipped, notes=list(report.notes)))
+    if delivered(CalibrationResult(**vars(made), skipped=skipped, notes=list(report.notes)), json=json):
         return
     say(f"calibrated {map} as {report.name}", style="bold green")
     show_calibration(made, decisions=False)
     without = format_command("tfa", "query", str(map), "PHOTO", "--calibration", "none")
     say(f"it is now active; query without it: {without}")
-
-
-def _change(place_map: Any, activate: str | None, drop: str | None, *, json: bool) -> None:
-    if drop is not None:
-        place_map.drop_calibration(drop)
-    else:
-        place_map.activate(activate)
-    active, names = place_map.state.active, place_map.calibrations
-    if json:
-        print_json(ActiveCalibration(active=active, calibrations=names))
-        return
-    say(f"calibrations: {', '.join(names) or 'none'}; active: {active}", style="bold green")

@@ -147,7 +147,7 @@ def print_text(text: str) -> None:
         typer.echo(make_lines_printable(text), nl=False)
 
 
-def delivered(value: Any, *, out: Path | None, json: bool) -> bool:
+def delivered(value: Any, *, out: Path | None = None, json: bool) -> bool:
     """Write a result to `out` and print it as JSON; return False if it was not printed."""
     from tfa.core.files import write_json
 

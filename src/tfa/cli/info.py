@@ -10,7 +10,7 @@ import typer
 from rich.table import Table
 
 from tfa.cli import options
-from tfa.cli.console import console, format_count, note, open_table, print_json, say, show_notes
+from tfa.cli.console import console, delivered, format_count, note, open_table, print_json, say, show_notes
 from tfa.core.text import WITHIN_NOISE, format_command
 from tfa.types import CalibrationInfo, Decision, EncoderOptions, ExpectedRecall, ExplainResult, MapInfo
 
@@ -172,8 +172,7 @@ def info(
     from tfa.maps import PlaceMap
 
     facts = PlaceMap.load(map, checksum=checksum).info()
-    if json:
-        print_json(facts)
+    if delivered(facts, json=json):
         return
     say(f"{map}", style="bold")
     show_map(facts)
@@ -281,9 +280,7 @@ def explain_command(
     options.check_folder(map, "explain")
     place_map, _ = options.open_map(map, encoding, quiet=quiet)
     explanation = explained(place_map, photo, rank=rank, calibration=calibration)
-    if json:
-        print_json(explanation.result)
-    else:
+    if not delivered(explanation.result, json=json):
         _show(explanation.result)
     if out is not None:
         draw(place_map, explanation, calibration, out)

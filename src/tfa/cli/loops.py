@@ -10,7 +10,7 @@ import typer
 
 from tfa.cli import options
 from tfa.cli.build import FrameOptions, Queries, are_recordings, extract_queries
-from tfa.cli.console import format_count, note, print_json, say, show_notes
+from tfa.cli.console import delivered, format_count, note, say, show_notes
 from tfa.cli.options import ENCODING, Part, PositionOptions, check_writable, takes
 from tfa.errors import BadSpec
 from tfa.types import Answer, EncoderOptions, LoopOptions, LoopPair, LoopsResult, SkippedFile
@@ -113,8 +113,7 @@ def loops(
     if html is not None:
         write_loops_page(html, result, closer.names, [frames[path][1] for path in encoded.paths])
         note(f"wrote {html}")
-    if json:
-        print_json(result)
+    if delivered(result, json=json):
         return
     stretches = _group(result.pairs)
     for pairs in stretches[:_SHOWN]:

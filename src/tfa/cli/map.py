@@ -13,7 +13,7 @@ import typer
 
 from tfa.cli import options
 from tfa.cli.build import check_out
-from tfa.cli.console import console, format_count, note, open_table, print_json, say, show_notes
+from tfa.cli.console import console, delivered, format_count, note, open_table, print_json, say, show_notes
 from tfa.cli.info import SUMMARY, show_changes, show_map
 from tfa.cli.options import ENCODING, Part, PositionOptions, takes
 from tfa.errors import BadSpec
@@ -68,8 +68,7 @@ def refit(
     place_map.refit(progress)
     after = place_map.info()
     show_notes(place_map.notes)
-    if json:
-        print_json(after)
+    if delivered(after, json=json):
         return
     say(f"refitted {map}", style="bold green")
     show_map(after, SUMMARY)
@@ -90,8 +89,7 @@ def relocate(
     from tfa.maps.upkeep import relocate_photos
 
     report = relocate_photos(PlaceMap.load(map), old, new, progress=not quiet)
-    if json:
-        print_json(report)
+    if delivered(report, json=json):
         return
     say(f"relocated {format_count(report.moved, 'image')} to {new}", style="bold green")
     if report.missing:
@@ -147,8 +145,7 @@ def merge(
     merged.save(folder, overwrite=force)
     keep_confirmed(opened, merged)
     show_notes(notes)
-    if json:
-        print_json(replace(report, path=str(out), notes=notes))
+    if delivered(replace(report, path=str(out), notes=notes), json=json):
         return
     say(f"merged {format_count(len(maps), 'map')} into {out}: {format_count(len(merged), 'image')}", style="bold green")
     for part in report.maps[1:]:
@@ -267,7 +264,6 @@ def snapshot_command(
 
     with closing(StoreStorage.open(map.text)) as opened:
         header = copied(opened, to.text, not quiet)
-    if json:
-        print_json(SnapshotResult(url=str(to), version=header.version, images=header.count))
+    if delivered(SnapshotResult(url=str(to), version=header.version, images=header.count), json=json):
         return
     say(f"copied {opened.location} to {to}: {format_count(header.count, 'image')}", style="bold green")

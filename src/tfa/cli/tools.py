@@ -104,8 +104,7 @@ def list_encoders(context: typer.Context, json: options.AsJson = False) -> None:
 
     plugins = [PluginEncoder(name=name, distribution=source) for name, source in list_plugin_encoders().items()]
     rows = [summarize_encoder(card) for card in CATALOGUE.values()]
-    if json:
-        print_json([*rows, *plugins])
+    if delivered([*rows, *plugins], json=json):
         return
     table = open_table("encoder", "parameters", "patch", "size", "license", "weights here", fold=("license",))
     for row in rows:
@@ -156,8 +155,7 @@ def try_encoder(
         peak_memory=measure_peak_memory(), token_bytes=patches[0].nbytes + (0 if cls is None else cls[0].nbytes),
         notes=list(encoder.notes),
     )  # fmt: skip
-    if json:
-        print_json(trial)
+    if delivered(trial, json=json):
         return
     count, cached = format_count(len(paths), "photo"), format_size(trial.token_bytes * len(paths))
     grid, token = " x ".join(map(str, trial.grid)), "no global token" if cls is None else "a global token"
@@ -292,7 +290,7 @@ def speed(
         frames=len(times) - 1, read=read, encode=encode, answer=answer, peak_memory=measure_peak_memory(),
         frames_per_second=1 / (read + encode + answer),
     )  # fmt: skip
-    if delivered(result, out=None, json=json):
+    if delivered(result, json=json):
         return
     how = f"{encoder.id} in {result.precision} on {encoder.device}, {format_count(threads, 'thread')}"
     say(f"{place_map.called}: {format_count(result.images, 'image')}, {how}", style="bold")
