@@ -77,19 +77,9 @@ def read_ground_truth(
     If x and y of one side are in the UTM zone `utm`, positions are converted to the kind of the map.
     """
     check_ground_truth(file, radius)
-    if file.suffix.lower() == _POSITIONS:
-        return _by_positions(file, queries, root, images, DEFAULT_RADIUS if radius is None else radius, utm)
-    return _by_positives(file, queries, images)
-
-
-def _by_positions(
-    file: Path,
-    queries: Sequence[Path],
-    root: Path | None,
-    images: Sequence[ImageRecord],
-    radius: float,
-    utm: str | None,
-) -> GroundTruth:
+    if file.suffix.lower() == _POSITIVES:
+        return _by_positives(file, queries, images)
+    radius = DEFAULT_RADIUS if radius is None else radius
     listed, notes = match_positions(queries, root, file)
     of_map = [image.position for image in images]
     placed = [row for row, position in enumerate(of_map) if position is not None]
@@ -176,14 +166,13 @@ def find_nearest_true(truth: GroundTruth, images: Sequence[ImageRecord]) -> list
     comparable = len(position_kinds([*of_map, *truth.positions])) == 1
     points = to_points(of_map) if comparable else None
     places = to_points(truth.positions) if comparable else None
-    found: list[str | None] = []
+    found: list[str | None] = [None] * len(truth.right)
     for number, rows in enumerate(truth.right):
         if rows is None or not len(rows):
-            found.append(None)
             continue
         best = len(rows) // 2
         if points is not None and places is not None and truth.positions[number] is not None:
             away = measure_lengths(points[rows], places[number][None])
             best = int(np.argmin([math.inf if one is None else one for one in away]))
-        found.append(images[int(rows[best])].path)
+        found[number] = images[int(rows[best])].path
     return found
