@@ -36,7 +36,7 @@ from tfa.maps import PlaceMap
 from tfa.maps.state import DATABASE
 from tfa.maps.tracker import query_sequence
 from tfa.photos.token_cache import EncodedPhoto
-from tfa.types import Answer, Hit, ImageRecord, Position, SkippedFile, StreamOptions
+from tfa.types import Answer, Answers, Hit, ImageRecord, Position, SkippedFile, StreamOptions
 from tfa.verification.matching import Matches
 from tfa.version import __version__
 
@@ -97,7 +97,14 @@ def evaluate_map(
         for number in numbers
     )
     judge, depth = _Judge(place_map, records, truth, numbers), min(k, len(records))
-    runs = [_run(place_map, name, several, judge, stream, k=depth, lines=lines, progress=progress) for name in names]
+    given: list[Any] = list(several.values())
+    runs = []
+    for name in names:
+        if stream.sequence or (stream.online and len(given) > 1):
+            answers = query_sequence(place_map, given, progress, k=depth, calibration=name, **vars(stream))
+        else:
+            answers = place_map.query_many(given, depth, progress, calibration=name)
+        runs.append(judge.run(name, depth, several, answers, lines=lines))
     images = {image.path: image.position for image in records}
     files = {name: Path(name) for name in [*images, *(query.query for query in queries)]}
     flags = stream.flags if stream != INDEPENDENT else ""
@@ -124,6 +131,16 @@ class _Judge:
         self.row_of = dict(zip(ids, place_map.rows.tolist() if place_map.storage.has_all_rows else ids, strict=True))
         self.compact = place_map.storage.snapshot().patches
         self.comparable = len(position_kinds([*self.where, *(image.position for image in images)])) == 1
+
+    def run(self, name: str, k: int, photos: Mapping[int, EncodedPhoto], answers: Answers, *, lines: bool) -> Run:
+        """Judge the answers of one head to `photos`; only those with ground truth count."""
+        by_number, judged = dict(zip(photos, answers, strict=True)), []
+        for at, number in enumerate(self.numbers):
+            hits, photo = by_number[number], photos[number]
+            drawn = self.lines(at, hits.hits, photo.tokens.select([photo.row])) if lines else {}
+            judged.append(self.judged(at, hits, drawn))
+        title = "without calibration" if name == DATABASE else f"calibration {name}"
+        return Run(name, title, PROBABILITY, k, tuple(judged), None if self.compact is None else self.compact.grid)
 
     def judged(self, at: int, hits: Answer, lines: Mapping[str, tuple[int, ...]]) -> JudgedAnswer:
         away = self._distances(self.where[at], [hit.position for hit in hits])
@@ -157,31 +174,6 @@ class _Judge:
             return [None] * len(others)
         points = to_points([where, *others])
         return measure_lengths(points[1:], points[:1])
-
-
-def _run(
-    place_map: PlaceMap,
-    name: str,
-    photos: Mapping[int, EncodedPhoto],
-    judge: _Judge,
-    stream: StreamOptions,
-    *,
-    k: int,
-    lines: bool,
-    progress: bool | Progress | None,
-) -> Run:
-    several: list[Any] = list(photos.values())
-    if stream.sequence or (stream.online and len(several) > 1):
-        answered = query_sequence(place_map, several, progress, k=k, calibration=name, **vars(stream))
-    else:
-        answered = place_map.query_many(several, k, progress, calibration=name)
-    by_number, answers = dict(zip(photos, answered, strict=True)), []
-    for at, number in enumerate(judge.numbers):
-        hits, photo = by_number[number], photos[number]
-        drawn = judge.lines(at, hits.hits, photo.tokens.select([photo.row])) if lines else {}
-        answers.append(judge.judged(at, hits, drawn))
-    title = "without calibration" if name == DATABASE else f"calibration {name}"
-    return Run(name, title, PROBABILITY, k, tuple(answers), None if judge.compact is None else judge.compact.grid)
 
 
 def _drawn(matches: Matches) -> tuple[int, ...]:
