@@ -188,7 +188,15 @@ def give_advice(
     `called` is the map's name in commands [default: its path].
     """
     name = called or facts.get("path") or "MAP"
-    advice = _refit(facts, name)
+    advice, reasons = list[Advice](), []
+    if facts["unseen_share"] > REFIT_SHARE:
+        reasons.append(f"{facts['unseen_share']:.0%} of the images were added after the head was fitted")
+    whole = facts["images"] + facts["removed_images"]
+    if facts["removed_images"] > REFIT_SHARE * max(whole, 1):
+        reasons.append(f"{facts['removed_images']} of {whole} images were removed, but still shape the head")
+    if reasons:
+        sentence = f"Refit the map: {' and '.join(reasons)}."
+        advice.append(_advise("refit", sentence, format_command("tfa", "refit", name)))
     repeated = [image["id"] for group in duplicates for image in group["images"][1:]]
     if len(repeated) > REPEATED * facts["images"]:
         sentence = (
@@ -208,18 +216,6 @@ def give_advice(
         build = format_command("tfa", "build", "PHOTOS", "--rerank", "--out", name, "--force")
         advice.append(_advise("rebuild with --rerank", sentence, build))
     return advice
-
-
-def _refit(facts: Mapping[str, Any], name: str) -> list[Advice]:
-    reasons = []
-    if facts["unseen_share"] > REFIT_SHARE:
-        reasons.append(f"{facts['unseen_share']:.0%} of the images were added after the head was fitted")
-    whole = facts["images"] + facts["removed_images"]
-    if facts["removed_images"] > REFIT_SHARE * max(whole, 1):
-        reasons.append(f"{facts['removed_images']} of {whole} images were removed, but still shape the head")
-    if not reasons:
-        return []
-    return [_advise("refit", f"Refit the map: {' and '.join(reasons)}.", format_command("tfa", "refit", name))]
 
 
 def _calibrate(facts: Mapping[str, Any], hubs: Sequence[Any], name: str) -> list[Advice]:
