@@ -100,8 +100,7 @@ def compose(answers: Sequence[MontageRow], legend: str = "") -> Image.Image:
 
 
 def _draw_row(sheet: Image.Image, pen: ImageDraw.ImageDraw, row: MontageRow, top: int, width: int) -> None:
-    title = elide(row.title, width - 2 * EDGE, TITLE)
-    pen.text((EDGE, top), title, font=font(TITLE), fill=INK)
+    pen.text((EDGE, top), elide(row.title, width - 2 * EDGE, TITLE), font=font(TITLE), fill=INK)
     top += MONTAGE_LINE + 8
     _paste(sheet, pen, row.query, (EDGE, top), "#3a6ea5")
     pen.text((EDGE, top + TILE[1] + 5), elide(row.query.name, TILE[0], _CAPTION), font=font(_CAPTION), fill=INK)

@@ -159,20 +159,18 @@ def _words(attribution: Attribution) -> list[dict[str, Any]]:
     sides = {one.term.member: one.term.side for one in reversed(attribution.terms) if one.term.side != GLOBAL}
     flat = [(member, word, float(value)) for member, values in ours.items() for word, value in enumerate(values)]
     flat.sort(key=lambda entry: (-abs(entry[2]), entry[0], entry[1]))
-    listed = []
-    for member, word, value in flat[:_WORDS]:
-        in_query, in_image = (np.flatnonzero(near == word).tolist() for near in attribution.nearest[sides[member]])
-        listed.append(
-            {
-                "word": word,
-                "vocabulary": member,
-                "contribution": value,
-                "image_contribution": float(theirs[member][word]),
-                "query_patches": in_query,
-                "image_patches": in_image,
-            }
-        )
-    return listed
+    return [
+        {
+            "word": word,
+            "vocabulary": member,
+            "contribution": value,
+            "image_contribution": float(theirs[member][word]),
+            "query_patches": np.flatnonzero(in_query == word).tolist(),
+            "image_patches": np.flatnonzero(in_image == word).tolist(),
+        }
+        for member, word, value in flat[:_WORDS]
+        for in_query, in_image in [attribution.nearest[sides[member]]]
+    ]
 
 
 def _terms(scorer: Scorer, attribution: Attribution) -> list[dict[str, Any]]:
