@@ -212,9 +212,8 @@ def tiles(
     from tfa.photos.orthophoto import TILE_POSITIONS, cut_tiles
 
     cut = cut_tiles(orthophoto, out, size, step, not quiet)
-    if json:
-        pixels = TileSize(across=cut.size[0], down=cut.size[1])
-        print_json(TilesResult(out=str(out), tiles=cut.written, left_out=cut.left_out, pixels=pixels))
+    pixels = TileSize(across=cut.size[0], down=cut.size[1])
+    if delivered(TilesResult(out=str(out), tiles=cut.written, left_out=cut.left_out, pixels=pixels), json=json):
         return
     say(f"wrote {format_count(cut.written, 'tile')} to {out}", style="bold green")
     if cut.left_out:

@@ -226,8 +226,7 @@ def report(
         encoded = place_map.encode_photos(paths, True, progress)
         show_notes([], [(str(path), reason) for path, reason in encoded.skipped])
         answers = place_map.query_many(encoded.as_photos(paths), k=1, progress=progress)
-    sample = place_map.sample()
-    facts = collect_report(sample, answers, aged_days=aged)
+    facts = collect_report(place_map.sample(), answers, aged_days=aged)
     if out is not None:  # Write files before printing: the reader may close the pipe.
         write_report(out, facts)
         note(f"wrote {out}")

@@ -98,9 +98,8 @@ def relocate(
 
 def _show_edit(report: Any, place_map: Any, *, json: bool) -> None:
     skipped = show_notes(report.notes, report.skipped)
-    if json:
-        edits = {"added": list(report.added), "removed": list(report.removed), "notes": list(report.notes)}
-        print_json(EditResult(**edits, skipped=skipped, images=len(place_map)))
+    edits = {"added": list(report.added), "removed": list(report.removed), "notes": list(report.notes)}
+    if delivered(EditResult(**edits, skipped=skipped, images=len(place_map)), json=json):
         return
     for verb, ids in (("added", report.added), ("removed", report.removed)):
         if ids:

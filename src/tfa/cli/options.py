@@ -32,7 +32,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from tfa.cli.console import console, format_range, open_table, print_json, say
+from tfa.cli.console import console, delivered, format_range, open_table, say
 from tfa.core.plain import Options, hints, opt
 from tfa.errors import BadSpec, TfaError
 from tfa.search.store import MapLocation
@@ -589,9 +589,8 @@ def config(json: AsJson = False) -> None:
     settings = Settings.find()
     rows = [_row(key, name_variable(key), settings) for key in SHARED]
     rows += [_row(key, name, settings) for key, name in OF_THE_CACHE.items()]
-    if json:
-        file = None if settings.file is None else str(settings.file.absolute())
-        print_json(ConfigInfo(file=file, settings=rows, verbs=settings.verbs))
+    file = None if settings.file is None else str(settings.file.absolute())
+    if delivered(ConfigInfo(file=file, settings=rows, verbs=settings.verbs), json=json):
         return
     say(f"file: {settings.file or f'none (./{FILE_NAME}, ~/.config/tfa/{FILE_NAME} or ${FILE_VARIABLE})'}")
     table = open_table("setting", "value", "from", "variable", fold=("value",))
