@@ -149,9 +149,9 @@ def print_text(text: str) -> None:
 
 def delivered(value: Any, *, out: Path | None = None, json: bool) -> bool:
     """Write a result to `out` and print it as JSON; return False if it was not printed."""
-    from tfa.core.files import write_json
-
     if out is not None:
+        from tfa.core.files import write_json
+
         write_json(out, to_plain(value))
         note(f"wrote {out}")
     if json:
