@@ -70,6 +70,8 @@ class StubService:
             return self.answer(place, fields)
         if path == "/v1/explain":
             return place.why(int(fields["id"]))
+        if path.startswith("/v1/images/") and query.get("revision") != str(place.revision):
+            raise Refused(409, "the map has another revision")
         return self.edit(place, method, path, fields, uploads)
 
     def read(self, place: StubMap, path: str, query: dict[str, str]) -> Any:
@@ -79,7 +81,7 @@ class StubService:
             wanted = [key for key, photo in place.photos.items() if query.get("filter", "") in photo["image"]]
             low = int(query.get("offset", 0))
             shown = wanted[low : low + int(query.get("limit", 100))]
-            return {"total": len(wanted), "images": [place.record(key) for key in shown]}
+            return {"total": len(wanted), "images": [place.record(key) for key in shown], "revision": place.revision}
         if found := re.fullmatch(r"/v1/images/(\d+)/file", path):
             return street(place.photos[int(found[1])]["seed"])
         if path.startswith("/v1/jobs/"):

@@ -182,7 +182,7 @@ def test_damage_is_noticed_by_a_query_and_by_checksums(run, folder):
     file.write_bytes(content)
     refused = run("query", "town.tfa", "near.jpg")
     assert refused.exit_code == 1
-    assert refused.stderr.startswith(f"error: {file} was damaged after the map was written (checksum differs); build")
+    assert refused.stderr.startswith(f"error: {file} was damaged after the map was written (checksum differs); rebuild")
     assert run("info", "town.tfa").exit_code == 0
     result = run("info", "town.tfa", "--checksum")
     assert result.exit_code == 1

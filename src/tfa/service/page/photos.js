@@ -7,6 +7,7 @@ import { Plan } from "./plan.js";
 const PAGE = 24;
 let offset = 0;
 let total = 0;
+let revision = null; // of the map, when its images were listed
 let latest = 0; // number of the last request; results of earlier ones are dropped
 let chosen = null;
 let editable = true;
@@ -19,7 +20,7 @@ async function list() {
   try {
     const page = await call("v1/images", { query: { offset, limit: PAGE, filter: byId("filter").value.trim() } });
     if (mine !== latest) return;
-    total = page.total;
+    ({ total, revision } = page);
     if (offset >= total && offset > 0) { // the last image of the last page was removed
       offset = Math.max(0, Math.floor((total - 1) / PAGE) * PAGE);
       await list();
@@ -94,12 +95,13 @@ async function remove(record) {
   const sure = await confirmed(`Remove ${record.path}?`, "Queries will no longer return this image.");
   if (!sure) return;
   try {
-    await call(`v1/images/${encodeURIComponent(record.id)}`, { method: "DELETE" });
+    await call(`v1/images/${encodeURIComponent(record.id)}`, { method: "DELETE", query: { revision } });
     say("map-status", `Removed ${record.path}.`);
     announce("map-edited"); // reloads the list too
     byId("filter").focus(); // the focused button disappears
   } catch (error) {
     alertIn("map-alert", error);
+    list(); // the map may have changed
   }
 }
 

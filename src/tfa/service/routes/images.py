@@ -40,6 +40,7 @@ class ImageList(Value):
 
     total: int = req("Number of images that match the filter.")
     images: list[ImageRecord] = req("Images of this page, in the order they were added.")
+    revision: int = req("Map revision of the ids, to remove images from no other one.")
 
 
 @images_router.get("/images", response_model=ImageList)
@@ -54,8 +55,9 @@ async def list_images(
     """List the map images in the order they were added."""
 
     def show() -> Response:
+        revision = live.size[1]  # first: a later one could belong to other images
         total, shown = live.images(offset, limit, filter)
-        return reply(ImageList(total=total, images=[_show(live, record) for record in shown]))
+        return reply(ImageList(total=total, images=[_show(live, record) for record in shown], revision=revision))
 
     return await service.work(request, live, show)
 
