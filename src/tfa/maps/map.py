@@ -754,7 +754,7 @@ class Map:
         records = sorted(set(self.storage.find_records(photos)), key=lambda record: record.id)
         # Compare after finding: if the map is rebuilt from here on, the edit sees that the images differ.
         there = None if revision is None else self.storage.snapshot(fresh=True).state.revision
-        if str(revision) != str(there):
+        if revision is not None and str(revision) != str(there):
             said = f"{self.storage.name} has revision {there}, not {str(revision)[:20]}; nothing was removed"
             raise StoreConflict(f"{said}. List the images again, since ids may name other photos")
         gone = self.storage.remove(records)

@@ -207,12 +207,12 @@ def run_server(
         request_log.handlers = [logging.StreamHandler()]
         request_log.setLevel(logging.INFO)
     proxies = [ipaddress.ip_network(one) for one in app.state.service.settings.proxies]
-    # A socket for IPv6 and IPv4 shows IPv4 clients in this form.
+    # A socket for IPv6 and IPv4 shows IPv4 addresses in this form. Without a list, uvicorn believes any local program.
     mapped = [f"::ffff:{one.network_address}/{96 + one.prefixlen}" for one in proxies if one.version == 4]
     config = uvicorn.Config(
         app, http=type("Connection", (BoundedConnection,), {"most": raise_file_limit()}), lifespan="on",
         log_level="warning", access_log=False, ws="none", server_header=False,
-        proxy_headers=bool(proxies), forwarded_allow_ips=[*map(str, proxies), *mapped],  # by default, any local program
+        proxy_headers=bool(proxies), forwarded_allow_ips=[*map(str, proxies), *mapped],
         backlog=BACKLOG, timeout_graceful_shutdown=max(1, int(GRACE_SHARE * stop_seconds)),
     )  # fmt: skip
     BoundedServer(config, stop_seconds, app.state.service.jobs.give_up).run(sockets=[listening])
