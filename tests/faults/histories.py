@@ -268,10 +268,13 @@ class History:
     def resolve(self, fresh: PlaceMap, seen: Seen) -> None:
         """Decide about interrupted additions that another editor has finished: all of one is there, or nothing."""
         model = self.model
-        if not model.maybe or fresh.storage.versions.now(fresh=True).header.pending:  # type: ignore[attr-defined]
+        if not model.maybe:
             return
-        there = {key: one for key, one in model.maybe.items() if key in seen.photos}
-        self.model = replace(model, photos={**model.photos, **there}, maybe={})
+        pending = fresh.storage.versions.now(fresh=True).header.pending.values()  # type: ignore[attr-defined]
+        unfinished = {key for one in pending if one.kind == "add" for key in range(*one.ids)}
+        there = {key: one for key, one in model.maybe.items() if key in seen.photos and key not in unfinished}
+        maybe = {key: one for key, one in model.maybe.items() if key in unfinished}
+        self.model = replace(model, photos={**model.photos, **there}, maybe=maybe)
 
     def query(self) -> None:
         """Query a photo in an editor or a new process."""
@@ -413,9 +416,11 @@ class History:
         ended = self.kill_here(operation, life) if self.in_process else self.kill_child(operation, life)
         self.counts[f"kill: {operation[0]}"] += ended
         ids = range(before.next_id, before.next_id + len(operation[1])) if operation[0] == "add" else ()
-        steps = [self.model, *self.outcomes(operation, ids)]
         fresh = open_map(self.url)
         seen = Seen.of(fresh)
+        if operation[0] != "rebuild":  # whose ids name other photos
+            self.resolve(fresh, seen)
+        steps = [self.model, *self.outcomes(operation, ids)]
         if self.in_store and operation[0] == "add" and ended:
             pending = fresh.storage.versions.now(fresh=True).header.pending  # type: ignore[attr-defined]
             if any(one.ids == (ids[0], ids[-1] + 1) for one in pending.values()):

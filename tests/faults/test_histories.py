@@ -11,7 +11,7 @@ from tests.faults import history_parts
 from tests.faults.histories import Campaign, History, World, open_place
 from tests.maps.store.stores import place_of
 from tfa.errors import BadMap
-from tfa.maps.store import republish
+from tfa.maps.store import edits, republish
 from tfa.search.gallery import DAMAGED
 from tfa.verification.patches import CompactTokens
 
@@ -88,6 +88,29 @@ def test_patches_of_other_images_are_noticed(world, tmp_path, monkeypatch):
         history.edit(("add", ["plain-14"], None))  # joins additions and drops the removed one
         with pytest.raises(AssertionError, match="inliers of "):
             query_often(history)
+
+
+@pytest.mark.parametrize("life", [3, 10**6])
+def test_a_killed_editor_may_finish_an_addition_of_another(life, world, tmp_path, monkeypatch):
+    addition, removal = ("add", ["plain-10"], None), ("remove", [0])
+    with world.cached(), open_place("memory", tmp_path) as place:
+        for adding in range(30, 0, -1):  # the last call at which it can be killed: its row is written
+            history = History.begin(world, place, SEED, adding)
+            with history.clock.installed():
+                ended = history.kill_here(addition, adding)
+            versions = history.editors[0].storage.versions
+            if ended and versions.now(fresh=True).header.pending:
+                break
+        with history.clock.installed():
+            history.model = replace(history.model, maybe={history.model.next_id: ("plain-10", None)})
+            edits.settle_edits(versions, patience=0.01)  # notes when it was seen
+            history.clock.offset += history_parts.MINUTE
+            monkeypatch.setattr(history, "draw_edit", lambda: removal)
+            monkeypatch.setattr(history.rng, "randint", lambda *_: life)
+            history.log.append("kill")
+            history.kill()
+            history.check("a kill")
+            assert not history.model.maybe
 
 
 def query_often(history):
