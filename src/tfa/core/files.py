@@ -417,6 +417,7 @@ def _checked_entries(entries: Any) -> dict[str, str]:
             kind, shape, (first, last) = TENSOR_TYPES.get(entry["dtype"]), entry["shape"], entry["data_offsets"]
             sides = [*shape, first, last]
             whole = all(type(side) is int and side >= 0 for side in sides) and len(shape) <= _DIMENSIONS
+            whole = whole and math.prod(max(side, 1) for side in shape) < 2**60  # numpy's limit, also of empty arrays
             # A file may contain dtypes that numpy lacks; `map_tensors` reports them.
             whole = whole and (kind is None or last - first == math.prod(shape) * np.dtype(kind).itemsize)
         except (KeyError, TypeError, ValueError):

@@ -282,6 +282,9 @@ class Adaptation:
             loaded._sum = np.array(tensors["sum"]) if "sum" in tensors else None
             loaded._last = np.array(tensors["last"]) if "last" in tensors else None
             loaded.cells = CellMeans.from_tensors(tensors)
+            with np.errstate(all="ignore"):
+                if not all(one is None or math.isfinite(one) for one in loaded.to_dict().values()):
+                    raise ValueError("its values are not finite")
             return loaded, dict(facts["about"])
         except (KeyError, ValueError, TypeError, AttributeError, OverflowError) as error:
             raise BadFile(f"{path} is not an online adaptation of this release ({error}); remove it") from None

@@ -127,6 +127,8 @@ def _read_row(cells: Mapping[str, Any], folder: Path) -> ListedPhoto:
     uri = str(cells.get("uri") or "").strip()
     if not uri:
         raise ValueError("the uri is empty; write the path or the URL of a photo")
+    if "\0" in uri:
+        raise ValueError(f"the uri {uri[:80]!r} has a null character; remove it")
     given = {name: cells[name] for name in _COLUMNS[1:5] if not _blank(cells.get(name))}
     position = None if not given else Position(**{name: _number(name, value) for name, value in given.items()})
     session = None if _blank(cells.get("session")) else str(cells["session"]).strip()
@@ -199,7 +201,7 @@ def _parquet_rows(path: Path) -> Iterator[tuple[str, Mapping[str, Any]]]:
                 for cells in batch.to_pylist():
                     number += 1
                     yield f"{path}, row {number}", {name.lower(): value for name, value in cells.items()}
-    except (ArrowException, OSError) as error:
+    except (ArrowException, OSError, UnicodeDecodeError) as error:
         raise BadManifest(f"cannot read the manifest {path}: {error}; write it as Parquet again", path) from None
 
 
