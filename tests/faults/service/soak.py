@@ -81,14 +81,18 @@ class Sizes:
         return cls(memory, descriptors, int(status["Threads"]), 1 + len(children))
 
     @classmethod
-    def settled(cls, pid: int) -> Sizes:
-        """Measure a process when its clients have left: when the connections of the last seconds are closed."""
+    def settled(cls, pid: int, most: float = math.inf) -> Sizes:
+        """Measure a process when its clients have left: when the connections of the last seconds are closed.
+
+        More than `most` descriptors may be connections that a busy machine has not closed yet.
+        """
         counts: list[int] = []
 
         def is_settled() -> bool:
             time.sleep(0.1)
             counts.append(len(os.listdir(f"/proc/{pid}/fd")))
-            return len(counts) > 10 and len(set(counts[-10:])) == 1
+            steady = 10 if counts[-1] <= most else 100
+            return len(counts) > steady and len(set(counts[-steady:])) == 1
 
         wait_until(is_settled)
         return cls.of(pid)
@@ -320,7 +324,9 @@ def run_soak(folder: Path, seconds: float, postgres: PostgresServer | None = Non
                 over.set()
                 for thread in threads:
                     thread.join(PATIENCE)
-            result.sizes[phase] = Sizes.settled(child._process.pid)
+            before = result.sizes.get("begin")
+            most = math.inf if before is None else before.descriptors + DESCRIPTORS
+            result.sizes[phase] = Sizes.settled(child._process.pid, most)
         honest.check_refusals()
         for name, edits in result.edits.items():
             with Client(child.url, keys["robot0"], map=name) as client:
